@@ -1,0 +1,66 @@
+/* ordo/precision.h - "ordo.precision/1": which number formats a model computes, stores and updates in.
+ *
+ * The set-up is split so that it fits every strategy: convert_model early, on whatever leaves exist then; wrap_optimizer
+ * once the leaves are final. A plugin that needs model and optimizer in one call declares initializes_jointly instead.
+ */
+#ifndef ORDO_PRECISION_H
+#define ORDO_PRECISION_H
+
+#include <ordo/job.h>
+#include <ordo/state.h>
+
+#define ORDO_PRECISION_EXTENSION "ordo.precision/1"
+
+/* What the model asks before an operation. */
+enum {
+  ORDO_OP_MATMUL = 1,
+  ORDO_OP_NORM = 2,
+  ORDO_OP_SOFTMAX = 3,
+  ORDO_OP_LOSS = 4,
+  ORDO_OP_ROPE = 5,
+  ORDO_OP_ELEMENTWISE = 6,
+  ORDO_OP_EMBEDDING = 7
+};
+
+typedef struct ordo_precision {
+  size_t struct_size;
+
+  /* Life cycle, as in strategy.h. create and destroy are required. */
+  ordo_status (*probe)(const ordo_host *host);                  /* [main] since 0.1 */
+  ordo_status (*create)(const ordo_job *job, void **instance);  /* [main] since 0.1 */
+  ordo_status (*validate)(void *self);                          /* [main] since 0.1 */
+  void (*destroy)(void *self);                                  /* [main] since 0.1 */
+
+  /* Set-up steps */
+  /* precision.convert_model: casts parameters, installs the op-class policy. [main] since 0.1 */
+  ordo_status (*convert_model)(void *self);
+  /* precision.wrap_optimizer: masters from the current leaves, scaler. [main] since 0.1 */
+  ordo_status (*wrap_optimizer)(void *self, ordo_optimizer *optimizer);
+  /* precision.initialize: both at once; `optimizer` is null when evaluating only. [main] since 0.1 */
+  ordo_status (*initialize)(void *self, ordo_optimizer *optimizer);
+  /* Undoes a set-up step after a later one failed. [main] since 0.1 */
+  void (*undo)(void *self, ordo_step step);
+
+  /* Step events */
+  ordo_status (*step_begin)(void *self, const ordo_step_info *info); /* [step] since 0.1 */
+  /* The type in which an operation of class `op` (ORDO_OP_) runs. [step] since 0.1 */
+  ordo_dtype (*op_dtype)(void *self, uint32_t op);
+  /* What the loss is multiplied by before backward; `loss_id` counts the losses of a session. [step] since 0.1 */
+  double (*loss_scale)(void *self, uint32_t loss_id);
+  /* step.unscale: takes the loss scale out of the gradients and sets *overflow to 1 if one is not finite on this rank. [step] since 0.1 */
+  ordo_status (*unscale)(void *self, const ordo_step_info *info, int32_t *overflow);
+  /* After the vote: `overflow` is the same on all ranks and 1 means that the optimizer step is skipped. [step] since 0.1 */
+  ordo_status (*update_scale)(void *self, int32_t overflow);
+  /* step.masters_to_model: low-precision weights from the updated masters. [step] since 0.1 */
+  ordo_status (*masters_to_model)(void *self);
+  ordo_status (*step_end)(void *self, const ordo_step_info *info); /* [step] since 0.1 */
+  /* Packs a shard before an all-gather and unpacks after it (fp8 with scales): bytes per element on the wire, 0 for none. [step] since 0.1 */
+  ordo_status (*pre_all_gather)(void *self, const ordo_leaf *leaf, const void *src, int64_t n, void *wire);
+  ordo_status (*post_all_gather)(void *self, const ordo_leaf *leaf, const void *wire, int64_t n, void *dst);
+  int64_t (*wire_bytes)(void *self, const ordo_leaf *leaf, int64_t n); /* [any] since 0.1 */
+
+  const ordo_state_ops *state; /* restore.precision; null if there is nothing to save */
+} ordo_precision;
+ORDO_PIN_LAST(ordo_precision, state);
+
+#endif

@@ -1,0 +1,128 @@
+/* ordo/strategy.h - "ordo.strategy/1": how a model is distributed over one mesh axis.
+ *
+ * Every member may be null except create and destroy; a step that the manifest declares must have its member. The host
+ * calls set-up members in the order of the plan, each once, and step events in the order stated here.
+ *
+ * One training step
+ *   step_begin  { micro_begin  { pre_forward, post_forward per unit }  { pre_backward, grad_ready per param, post_backward per
+ *   unit, last unit first }  micro_end } per micro-batch  reduce  pre_step  post_step  step_end
+ * Gradients are reduced when info->is_last_micro_batch; before that a strategy only accumulates (no_sync).
+ */
+#ifndef ORDO_STRATEGY_H
+#define ORDO_STRATEGY_H
+
+#include <ordo/job.h>
+#include <ordo/state.h>
+
+#define ORDO_STRATEGY_EXTENSION "ordo.strategy/1"
+
+/* Named places inside a unit where a strategy may transform an activation forward and its gradient backward. */
+enum {
+  ORDO_ACT_COLUMN_INPUT = 1,  /* input of a column-parallel group (q,k,v or gate,up) */
+  ORDO_ACT_ROW_OUTPUT = 2,    /* output of a row-parallel linear (o, down), before the residual is added */
+  ORDO_ACT_EMBED_OUTPUT = 3,  /* output of a vocabulary-parallel embedding */
+  ORDO_ACT_HEAD_INPUT = 4,    /* input of a vocabulary-parallel head */
+  ORDO_ACT_LOSS_MAX = 5,      /* per-token maximum of the local logits */
+  ORDO_ACT_LOSS_SUM = 6,      /* per-token sum of exp, and the target's logit */
+  ORDO_ACT_NORM_INPUT = 7     /* input of a norm: sequence parallelism */
+};
+
+typedef struct ordo_activation {
+  size_t struct_size;
+  uint32_t point;    /* ORDO_ACT_ */
+  uint32_t unit;
+  int32_t backward;  /* 1: `data` is the gradient */
+  ordo_dtype dtype;
+  int64_t rows;      /* tokens of the micro-batch on this rank */
+  int64_t columns;
+  void *data;        /* [rows, columns], transformed in place */
+} ordo_activation;
+ORDO_PIN_LAST(ordo_activation, data);
+
+/* Replaces the computation of one unit (experts). in, out: fp32 activations of the boundary. */
+typedef struct ordo_unit_override {
+  size_t struct_size;
+  void *ctx;
+  ordo_status (*forward)(void *ctx, const ordo_unit *unit, int32_t micro_batch, const float *in, float *out);
+  ordo_status (*backward)(void *ctx, const ordo_unit *unit, int32_t micro_batch, const float *grad_out, float *grad_in);
+} ordo_unit_override;
+ORDO_PIN_LAST(ordo_unit_override, backward);
+
+/* What a strategy would need, for plans of jobs that are not run. Bytes on this rank. */
+typedef struct ordo_estimate {
+  size_t struct_size;
+  int64_t bytes[6]; /* by ORDO_MEM_ tag, peak */
+  int64_t calls_per_step;
+  int64_t payload_per_step;
+} ordo_estimate;
+ORDO_PIN_LAST(ordo_estimate, payload_per_step);
+
+typedef struct ordo_strategy {
+  size_t struct_size;
+
+  /* Life cycle */
+  /* Can it work here? ORDO_E_UNAVAILABLE with a reason says no without being a failure. [main] since 0.1 */
+  ordo_status (*probe)(const ordo_host *host);
+  /* Makes an instance. job->model is described, job->mesh exists. Required. [main] since 0.1 */
+  ordo_status (*create)(const ordo_job *job, void **instance);
+  /* Checks options against mesh and model; every reason is recorded. [main] since 0.1 */
+  ordo_status (*validate)(void *self);
+  /* Before any set-up step: environment, caches. [main] since 0.1 */
+  ordo_status (*setup_environment)(void *self);
+  /* Frees the instance and all storage it gave to leaves and params. Required. [main] since 0.1 */
+  void (*destroy)(void *self);
+  /* Fills an estimate from the description alone; no storage is touched. [main] since 0.1 */
+  ordo_status (*estimate)(void *self, ordo_estimate *estimate);
+
+  /* Set-up steps of the plan (step.h) */
+  /* model.inject: adds, freezes or replaces parameters. [main] since 0.1 */
+  ordo_status (*inject)(void *self);
+  /* strategy.partition: decides this rank's slices and replaces leaves. [main] since 0.1 */
+  ordo_status (*partition)(void *self);
+  /* strategy.wrap: buckets, or flattening and sharding. [main] since 0.1 */
+  ordo_status (*wrap)(void *self);
+  /* strategy.prepare_joint: shards the model and rebinds `optimizer` (null when evaluating only), all or nothing. [main] since 0.1 */
+  ordo_status (*prepare_joint)(void *self, ordo_optimizer *optimizer);
+  /* strategy.prepare_optimizer: transforms the optimizer alone. [main] since 0.1 */
+  ordo_status (*prepare_optimizer)(void *self, ordo_optimizer *optimizer);
+  /* weights.load_sharded: reads this rank's shards with job->read_weights. Null: the host does it from the placements. [main] since 0.1 */
+  ordo_status (*load_sharded)(void *self);
+  /* Undoes a set-up step of this instance after a later one failed; steps are undone in reverse order. [main] since 0.1 */
+  void (*undo)(void *self, ordo_step step);
+  /* Everything of the set-up, restore included, is done. [main] since 0.1 */
+  ordo_status (*after_setup)(void *self);
+
+  /* Step events. `unit` and `param` belong to the instance's model. */
+  ordo_status (*step_begin)(void *self, const ordo_step_info *info);            /* [step] since 0.1 */
+  ordo_status (*micro_begin)(void *self, const ordo_step_info *info);           /* [step] since 0.1 */
+  ordo_status (*pre_forward)(void *self, const ordo_unit *unit);                /* [step] since 0.1 */
+  ordo_status (*post_forward)(void *self, const ordo_unit *unit);               /* [step] since 0.1 */
+  ordo_status (*pre_backward)(void *self, const ordo_unit *unit);               /* [step] since 0.1 */
+  ordo_status (*post_backward)(void *self, const ordo_unit *unit);              /* [step] since 0.1 */
+  /* The gradient of a param (of all members of its tie group) is complete for this micro-batch. [step] since 0.1 */
+  ordo_status (*grad_ready)(void *self, const ordo_param *param);
+  ordo_status (*micro_end)(void *self, const ordo_step_info *info);             /* backward of the micro-batch is done. [step] since 0.1 */
+  /* step.reduce: finishes what was started during backward and reports each leaf with job->mark_reduced. [step] since 0.1 */
+  ordo_status (*reduce)(void *self, const ordo_step_info *info);
+  ordo_status (*pre_step)(void *self, const ordo_step_info *info);              /* before the optimizer step. [step] since 0.1 */
+  /* Vote: set *commit to 0 to skip the optimizer step on all ranks. [step] since 0.1 */
+  ordo_status (*should_commit)(void *self, int32_t *commit);
+  ordo_status (*post_step)(void *self, const ordo_step_info *info);             /* weights were updated. [step] since 0.1 */
+  ordo_status (*step_end)(void *self, const ordo_step_info *info);              /* also after a skipped step. [step] since 0.1 */
+  ordo_status (*eval_begin)(void *self);                                        /* forward only from here. [step] since 0.1 */
+  ordo_status (*eval_end)(void *self);                                          /* [step] since 0.1 */
+  /* Transforms an activation in place. Called only if the plan's strategy has it. [step] since 0.1 */
+  ordo_status (*activation)(void *self, const ordo_activation *activation);
+  /* Takes over the schedule of a whole step: runs units with job->run_units. Null: the embedder's loop. [step] since 0.1 */
+  ordo_status (*run_schedule)(void *self, const ordo_step_info *info);
+  /* Asks whether `unit` is computed by the plugin; fills *override and returns ORDO_OK, or ORDO_E_NOT_FOUND. [main] since 0.1 */
+  ordo_status (*override_unit)(void *self, const ordo_unit *unit, ordo_unit_override *override);
+  /* The communicator of the axis was replaced (elastic membership). [step] since 0.1 */
+  ordo_status (*comm_replaced)(void *self, const ordo_comm *comm);
+
+  /* State */
+  const ordo_state_ops *state; /* private blobs and full-parameter scopes; null: placements say everything */
+} ordo_strategy;
+ORDO_PIN_LAST(ordo_strategy, state);
+
+#endif
