@@ -75,6 +75,17 @@ static gboolean read_signal(cli_noise *noise, const char *text)
   return TRUE;
 }
 
+/* "... has exited due to process rank 1 with PID 4711 on node x exiting improperly": it left without a word, with exit code 0. */
+static gboolean read_desertion(cli_noise *noise, const char *text)
+{
+  const char *rank = strstr(text, "has exited due to process rank ");
+  if (!rank)
+    return FALSE;
+  noise->rank = atoi(rank + strlen("has exited due to process rank "));
+  noise->exit_code = 0;
+  return TRUE;
+}
+
 /* "Process name: [[123,1],0]" (Open MPI 4) or "[prterun-host-7@1,0]" (5), then "Exit code:    3". */
 static gboolean read_exit(cli_noise *noise, const char *text)
 {
@@ -101,7 +112,7 @@ static gboolean is_known(cli_noise *noise)
   for (char *p = flat; *p; p++)
     if (*p == '\n')
       *p = ' ';
-  return read_signal(noise, flat) || read_exit(noise, noise->held->str) || (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) ||
+  return read_signal(noise, flat) || read_desertion(noise, flat) || read_exit(noise, noise->held->str) || (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) ||
          is_aborted(flat);
 }
 

@@ -162,9 +162,10 @@ static int verdict(const ordo_cli *cli, const mpi_job *job, const cli_noise *noi
   int code = exit_code >= 0 ? exit_code : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   if (exit_code > 0 && code <= CLI_REFUSED)
     return code; /* the rank has said why */
-  if (exit_code > CLI_REFUSED && exit_code <= 128) {
-    g_autofree char *what = g_strdup_printf("rank %d ended with exit code %d", rank, exit_code);
-    cli_error(cli, "E-RUN-RANK-LOST", what, NULL, "that is no exit code of Ordo: a library or plugin called exit\nthe other ranks were ended", NULL);
+  if (exit_code == 0 || (exit_code > CLI_REFUSED && exit_code <= 128)) {
+    g_autofree char *what = g_strdup_printf("rank %d left the run with exit code %d", rank, exit_code);
+    cli_error(cli, "E-RUN-RANK-LOST", what, NULL, "the program did not end the run in its own way: a library or plugin called exit\nthe other ranks were ended",
+              "ordo list shows which plugins are in use; start again without the newest");
     return CLI_FAILED;
   }
   if (code > 128 && code < 160)
@@ -199,6 +200,7 @@ int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command)
     cli_error(cli, "E-RUN-LAUNCH", "mpirun could not be started", NULL, g_strerror(errno), NULL);
     return CLI_FAILED;
   }
+  setenv("ORDO_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1); /* mpirun gives every rank a terminal of its own */
   fflush(stdout);
   job.errors = ends[0];
   job.mpirun = fork();
