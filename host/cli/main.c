@@ -77,8 +77,9 @@ int main(int argc, char **argv)
   if (!cli_parse_global(&cli, &argc, &argv, &help, &code))
     goto out;
   if (argc == 0) {
-    cli_help(&cli, 1, no_verb);
-    code = help ? CLI_DONE : CLI_USAGE;
+    code = cli_help(&cli, 1, no_verb);
+    if (!help)
+      code = cli_usage(&cli, NULL, "a verb is missing", NULL, NULL);
     goto out;
   }
   code = run_verb(&cli, argc, argv);
