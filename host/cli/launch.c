@@ -137,6 +137,7 @@ int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
   g_ptr_array_add(words, NULL);
 
   g_free(cli_prepare_blas());
+  setenv("HWLOC_HIDE_ERRORS", "2", 0); /* without /sys (containers) the topology library warns on every start, to no use */
   if (!around && ranks > 1)
     return cli_mpi_run(cli, ranks, (const char *const *)words->pdata);
   execv(program, (char *const *)words->pdata);
