@@ -149,7 +149,7 @@ ordo_status ordo_config_unknown(const char *name, const char *origin, ordo_probl
   const char *names[ORDO_N_KEYS + 1] = {NULL};
   for (ordo_key key = 0; key < ORDO_N_KEYS; key++)
     names[key] = ordo_keys[key].name;
-  const char *near = ordo_nearest(name, names);
+  const char *near = ordo_names_nearest(name, names);
   g_autofree char *next = near ? g_strdup_printf("did you mean %s? --help lists all keys", near) : g_strdup("--help lists all keys");
   return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "no key has this name", next, "unknown key %s", name);
 }
