@@ -15,6 +15,7 @@ typedef struct segment {
   unsigned width; /* bytes of an id: 1, 2 or 4 */
   int64_t first;  /* position of its first id in the stream */
   int64_t count;
+  gboolean is_text;
 } segment;
 
 struct ordo_tokens {
@@ -114,6 +115,7 @@ static ordo_status check_text(const request *r, const char *data, size_t length)
 static ordo_status open_text(const request *r, segment *s, const char *data, size_t length, gboolean any)
 {
   ordo_status status = any ? ORDO_OK : check_text(r, data, length);
+  s->is_text = TRUE;
   if (status != ORDO_OK)
     return status;
   if (ordo_tokenizer_is_bytes(r->tokenizer))
@@ -155,7 +157,7 @@ static ordo_status check_ids(const request *r, const segment *s)
   for (int64_t i = 0; r->vocab > 0 && i < s->count; i++)
     if (id_at(s, i) >= (uint64_t)r->vocab) {
       g_autofree char *why = g_strdup_printf("id %" G_GINT64_FORMAT " of the file is %u, the vocabulary of the model has %" G_GINT64_FORMAT " entries", i, id_at(s, i), r->vocab);
-      return ordo_problems_push(r->problems, ORDO_E_INVALID, "E-DATA-ID", r->path, why, "use the model or data.tokenizer that the file was made for, or set data.format",
+      return ordo_problems_push(r->problems, ORDO_E_INVALID, "E-DATA-ID", r->path, why, "use the model or data.tokenizer that the file was made for; a fresh model takes model.vocab_size",
                                 "a token id is outside the vocabulary");
     }
   return ORDO_OK;
@@ -191,6 +193,14 @@ void ordo_tokens_free(ordo_tokens *tokens)
     return;
   g_array_unref(tokens->segments);
   g_free(tokens);
+}
+
+int ordo_tokens_are_text(const ordo_tokens *tokens)
+{
+  for (guint i = 0; i < tokens->segments->len; i++)
+    if (!g_array_index(tokens->segments, segment, i).is_text)
+      return 0;
+  return 1;
 }
 
 int64_t ordo_tokens_count(const ordo_tokens *tokens)

@@ -19,6 +19,8 @@ ordo_status ordo_tokens_open(const char *paths, const char *format, const ordo_t
                              ordo_problems *problems, ordo_tokens **tokens);
 void ordo_tokens_free(ordo_tokens *tokens);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(ordo_tokens, ordo_tokens_free)
+/* 1 if every file was text, so that losses per byte mean something. */
+int ordo_tokens_are_text(const ordo_tokens *tokens);
 int64_t ordo_tokens_count(const ordo_tokens *tokens);
 /* dst[count] = ids first .. first+count-1; the caller stays inside the stream. */
 void ordo_tokens_read(const ordo_tokens *tokens, int64_t first, int64_t count, int32_t *dst);
