@@ -5,7 +5,7 @@
  * else's mpirun or srun, this process is replaced by the program; with several it stays as their parent (mpi_run.c).
  */
 #include "cli.h"
-#include "../../trainer/src/cpu_core.h"
+#include "cpu_core.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 #!/bin/bash
-# embedder.sh BUILD_DIRECTORY SOURCE_DIRECTORY PREFIX - builds examples/minimal-embedder in an empty directory against an installed copy of the
+# embedder.sh BUILD_DIRECTORY SOURCE_DIRECTORY PREFIX - builds examples/embed-minimal in an empty directory against an installed copy of the
 # library only, and compares one rank with two: the losses must be the same to the digits printed but the last.
 set -eu
 build=$1 source=$2 prefix=$3
@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 meson install -C "$build" --no-rebuild --quiet --destdir "$work/root" >/dev/null
-cp "$source/examples/minimal-embedder/main.c" "$source/examples/minimal-embedder/build" "$work/"
+cp "$source/examples/embed-minimal/main.c" "$source/examples/embed-minimal/build" "$work/"
 export PKG_CONFIG_PATH=$work/root$prefix/lib/pkgconfig
 # Only Ordo's own file is moved: its prefix becomes the copy's.
 sed -i "s|^prefix=.*|prefix=$work/root$prefix|" "$PKG_CONFIG_PATH"/ordo*.pc
