@@ -32,15 +32,15 @@
   "id=zero1\nkind=strategy\nversion=1.0.0\nsummary=sharded optimizer\nlicense=Apache-2.0\nmesh_axis=data\n"               \
   "steps=strategy.prepare_optimizer\nreplaces_leaves=strategy.prepare_optimizer\nreduces=yes\n"
 
-/* Split set-up: converts early, wraps the optimizer once the leaves are final. */
+/* Split set-up: converts early, wraps the optimizer once the leaves are final. O1 scales the loss unless told not to; O2 and O5 have masters. */
 #define FAKE_APEX_AMP                                                                                                     \
   "id=apex_amp\nkind=precision\nversion=1.0.0\nsummary=mixed precision with opt levels\nlicense=Apache-2.0\n"             \
   "alias=amp_o0:opt_level=O0\nalias=amp_o1:O1\nalias=amp_o2:O2\nalias=amp_o3:O3\n"                                        \
   "option=opt_level|enum|O1|O0,O1,O2,O3,O4,O5|what is stored and computed in 16 bits\n"                                   \
   "option=loss_scale|string|||a number or dynamic\npositional=opt_level\n"                                                \
   "steps[opt_level!=O0]=precision.convert_model\n"                                                                        \
-  "steps[opt_level in O2,O5 or loss_scale set]=precision.wrap_optimizer\n"                                                \
-  "flags[opt_level in O2,O5 or loss_scale set]=wraps_optimizer\n"
+  "steps[opt_level in O2,O5 or opt_level=O1 and loss_scale unset or loss_scale set and loss_scale!=1]=precision.wrap_optimizer\n" \
+  "flags[opt_level in O2,O5 or opt_level=O1 and loss_scale unset or loss_scale set and loss_scale!=1]=wraps_optimizer\n"
 
 /* Needs bare model and bare optimizer in one call. */
 #define FAKE_JOINTX                                                                                                       \
