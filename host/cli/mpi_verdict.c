@@ -26,7 +26,7 @@ static int rank_lost(const ordo_cli *cli, int ranks, int rank, int signal_number
   return CLI_FAILED;
 }
 
-/* The exit code of the job. mpirun's own is that of the first rank which failed, or 128 + signal, or its own failure to start. */
+/* The exit code of the job. */
 int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int interrupted, int status)
 {
   int rank, signal_number, exit_code;
