@@ -113,29 +113,33 @@ static gboolean has_step(const ordo_decl *decl, uint32_t step)
 
 typedef struct judge {
   const ordo_decl *decl;
-  ordo_errors *errors;
+  ordo_errors *errors; /* null: only count */
   int n_findings;
 } judge;
 
 /* One finding. `a` and `b` are origins, either may be null. */
 static void object(judge *j, const char *a, const char *b, const char *next, const char *what)
 {
+  j->n_findings++;
+  if (!j->errors)
+    return;
   g_autofree char *where = a && b && strcmp(a, b) != 0 ? g_strdup_printf("%s, %s", a, b) : g_strdup(a ? a : b);
   ordo_errors_push(j->errors, ORDO_E_INVALID, "E-MANIFEST", where, "such a plugin cannot be ordered with any other", next,
                    "plugin '%s': %s", j->decl->id, what);
-  j->n_findings++;
 }
 
 static void judge_delayed(judge *j)
 {
   const ordo_decl *d = j->decl;
-  const char *s = d->flag_origin[ORDO_FLAG_SETUP_OPTIMIZERS_IN_PRE_DISPATCH];
-  if (s && has_flag(d, ORDO_FLAG_REQUIRES_JOINT_PREPARE))
-    object(j, s, d->flag_origin[ORDO_FLAG_REQUIRES_JOINT_PREPARE], "declare one of them",
+  gboolean delays = has_flag(d, ORDO_FLAG_SETUP_OPTIMIZERS_IN_PRE_DISPATCH);
+  const char *line = d->flag_origin[ORDO_FLAG_SETUP_OPTIMIZERS_IN_PRE_DISPATCH];
+  if (delays && has_flag(d, ORDO_FLAG_REQUIRES_JOINT_PREPARE))
+    object(j, line, d->flag_origin[ORDO_FLAG_REQUIRES_JOINT_PREPARE], "declare one of them",
            "setup_optimizers_in_pre_dispatch and requires_joint_prepare exclude each other");
-  if (s && !has_step(d, ORDO_STEP_WRAP))
-    object(j, s, NULL, "add strategy.wrap to steps, or remove the flag", "setup_optimizers_in_pre_dispatch needs the step strategy.wrap");
-  if (!s && d->replaces_origin[ORDO_STEP_WRAP])
+  if (delays && !has_step(d, ORDO_STEP_WRAP))
+    object(j, line, NULL, "add strategy.wrap to steps, or remove the flag",
+           "setup_optimizers_in_pre_dispatch needs the step strategy.wrap");
+  if (!delays && (d->replaces >> ORDO_STEP_WRAP) & 1u)
     object(j, d->replaces_origin[ORDO_STEP_WRAP], NULL, "add the flag setup_optimizers_in_pre_dispatch",
            "a strategy.wrap that replaces leaves needs setup_optimizers_in_pre_dispatch, or the optimizer would keep leaves that are gone");
 }
@@ -143,45 +147,65 @@ static void judge_delayed(judge *j)
 static void judge_joint(judge *j)
 {
   const ordo_decl *d = j->decl;
-  const char *flag = d->flag_origin[ORDO_FLAG_REQUIRES_JOINT_PREPARE], *step = d->step_origin[ORDO_STEP_PREPARE_JOINT];
-  if (flag && !step)
-    object(j, flag, NULL, "add strategy.prepare_joint to steps, or remove the flag",
+  const char *line = d->flag_origin[ORDO_FLAG_REQUIRES_JOINT_PREPARE];
+  gboolean joint = has_flag(d, ORDO_FLAG_REQUIRES_JOINT_PREPARE);
+  if (joint && !has_step(d, ORDO_STEP_PREPARE_JOINT))
+    object(j, line, NULL, "add strategy.prepare_joint to steps, or remove the flag",
            "requires_joint_prepare needs the step strategy.prepare_joint");
-  if (step && !flag)
-    object(j, step, NULL, "add the flag requires_joint_prepare", "the step strategy.prepare_joint needs the flag requires_joint_prepare");
-  if (flag && has_step(d, ORDO_STEP_WRAP))
-    object(j, flag, d->step_origin[ORDO_STEP_WRAP], "remove strategy.wrap from steps",
+  if (!joint && has_step(d, ORDO_STEP_PREPARE_JOINT))
+    object(j, d->step_origin[ORDO_STEP_PREPARE_JOINT], NULL, "add the flag requires_joint_prepare",
+           "the step strategy.prepare_joint needs the flag requires_joint_prepare");
+  if (joint && has_step(d, ORDO_STEP_WRAP))
+    object(j, line, d->step_origin[ORDO_STEP_WRAP], "remove strategy.wrap from steps",
            "requires_joint_prepare excludes the step strategy.wrap");
-  if (flag && has_step(d, ORDO_STEP_PREPARE_OPTIMIZER))
-    object(j, flag, d->step_origin[ORDO_STEP_PREPARE_OPTIMIZER], "remove strategy.prepare_optimizer from steps",
+  if (joint && has_step(d, ORDO_STEP_PREPARE_OPTIMIZER))
+    object(j, line, d->step_origin[ORDO_STEP_PREPARE_OPTIMIZER], "remove strategy.prepare_optimizer from steps",
            "requires_joint_prepare excludes the step strategy.prepare_optimizer");
 }
 
 static void judge_precision(judge *j)
 {
   const ordo_decl *d = j->decl;
-  const char *w = d->flag_origin[ORDO_FLAG_WRAPS_OPTIMIZER], *x = d->flag_origin[ORDO_FLAG_INITIALIZES_JOINTLY];
-  const char *wrap = d->step_origin[ORDO_STEP_WRAP_OPTIMIZER], *init = d->step_origin[ORDO_STEP_INITIALIZE];
-  if (!x && w && !wrap)
-    object(j, w, NULL, "add precision.wrap_optimizer to steps under the same condition, or remove the flag",
+  gboolean joint = has_flag(d, ORDO_FLAG_INITIALIZES_JOINTLY), wraps = has_flag(d, ORDO_FLAG_WRAPS_OPTIMIZER);
+  gboolean has_wrap = has_step(d, ORDO_STEP_WRAP_OPTIMIZER), has_init = has_step(d, ORDO_STEP_INITIALIZE);
+  if (!joint && wraps && !has_wrap)
+    object(j, d->flag_origin[ORDO_FLAG_WRAPS_OPTIMIZER], NULL,
+           "add precision.wrap_optimizer to steps under the same condition, or remove the flag",
            "wraps_optimizer needs the step precision.wrap_optimizer");
-  if (!x && wrap && !w)
-    object(j, wrap, NULL, "add the flag wraps_optimizer under the same condition",
+  if (!joint && has_wrap && !wraps)
+    object(j, d->step_origin[ORDO_STEP_WRAP_OPTIMIZER], NULL, "add the flag wraps_optimizer under the same condition",
            "the step precision.wrap_optimizer needs the flag wraps_optimizer");
-  if (!x && init)
-    object(j, init, NULL, "add the flag initializes_jointly", "the step precision.initialize needs the flag initializes_jointly");
-  if (x && !init && !(wrap && d->step_origin[ORDO_STEP_CONVERT_MODEL]))
-    object(j, x, NULL, "add precision.initialize to steps, or remove the flag", "initializes_jointly needs the step precision.initialize");
+  if (!joint && has_init)
+    object(j, d->step_origin[ORDO_STEP_INITIALIZE], NULL, "add the flag initializes_jointly",
+           "the step precision.initialize needs the flag initializes_jointly");
+  if (joint && !has_init && !(has_wrap && has_step(d, ORDO_STEP_CONVERT_MODEL)))
+    object(j, d->flag_origin[ORDO_FLAG_INITIALIZES_JOINTLY], NULL, "add precision.initialize to steps, or remove the flag",
+           "initializes_jointly needs the step precision.initialize");
 }
 
 static void judge_replaced(judge *j)
 {
   for (uint32_t step = 0; step < ORDO_N_STEPS; step++) {
-    if (j->decl->replaces_origin[step] && !has_step(j->decl, step)) {
+    if ((j->decl->replaces >> step) & 1u && !has_step(j->decl, step)) {
       g_autofree char *what = g_strdup_printf("%s is said to replace leaves but is not provided under these options", ordo_step_name(step));
       object(j, j->decl->replaces_origin[step], NULL, "put both lines under the same condition", what);
     }
   }
+}
+
+static gboolean is_consistent(const ordo_decl *decl, ordo_errors *errors)
+{
+  judge j = {.decl = decl, .errors = errors};
+  judge_delayed(&j);
+  judge_joint(&j);
+  judge_precision(&j);
+  judge_replaced(&j);
+  return j.n_findings == 0;
+}
+
+gboolean ordo_decl_is_consistent(const ordo_decl *decl)
+{
+  return is_consistent(decl, NULL);
 }
 
 /* The joint node stands for both halves: only it remains, and lines that name a half mean it. */
@@ -203,7 +227,6 @@ static void fold_joint(ordo_decl *decl)
 ordo_decl *ordo_decl_from_manifest(const ordo_manifest *manifest, ordo_option_getter get, gpointer user, ordo_errors *errors)
 {
   ordo_decl *decl = g_new0(ordo_decl, 1);
-  judge j = {.decl = decl, .errors = errors};
   decl->id = g_strdup(manifest->id);
   decl->version = g_strdup(manifest->version);
   decl->kind = manifest->kind;
@@ -220,11 +243,7 @@ ordo_decl *ordo_decl_from_manifest(const ordo_manifest *manifest, ordo_option_ge
     if (ordo_condition_holds(line->condition, manifest, get, user))
       apply_line(decl, line);
   }
-  judge_delayed(&j);
-  judge_joint(&j);
-  judge_precision(&j);
-  judge_replaced(&j);
-  if (j.n_findings > 0) {
+  if (!is_consistent(decl, errors)) {
     ordo_decl_free(decl);
     return NULL;
   }
