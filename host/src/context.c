@@ -72,8 +72,8 @@ static void log_warnings(ordo_context *context)
 {
   for (size_t i = 0; i < ordo_errors_count(context->errors); i++) {
     const ordo_error *warning = ordo_errors_at(context->errors, i);
-    ordo_context_log(context, ORDO_LOG_WARNING, "%s: %s%s%s; %s", warning->code, warning->what, *warning->why ? ": " : "", warning->why,
-                     warning->next);
+    ordo_context_log(context, ORDO_LOG_WARNING, "%s: %s: %s%s%s; %s", warning->code, warning->where, warning->what, *warning->why ? ": " : "",
+                     warning->why, warning->next);
   }
   ordo_errors_clear(context->errors);
 }

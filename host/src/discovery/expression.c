@@ -90,8 +90,7 @@ static void set_option(ordo_reader *reader, ordo_choice *choice, GHashTable *see
 static void read_item(ordo_reader *reader, ordo_choice *choice, GHashTable *seen, char *item)
 {
   const ordo_manifest *manifest = choice->found->manifest;
-  char *equals = strchr(item, '=');
-  g_strstrip(item);
+  char *equals = strchr(g_strstrip(item), '=');
   if (*item == '\0' || equals == item) {
     complain(reader, "E-EXPRESSION", choice->written, "an item is key=value, or the value of the positional option",
              "remove a ':' or write the option", "an option of '%s' is empty", manifest->id);
@@ -142,7 +141,7 @@ static gboolean takes_axis(const ordo_choice *choice)
 static void read_size(ordo_reader *reader, ordo_choice *choice, const char *size)
 {
   guint64 value = 0;
-  choice->size = takes_axis(choice) ? 0 : -1;
+  choice->size = !takes_axis(choice) ? -1 : size ? 1 : 0; /* 1 after a mistake, which is reported once */
   if (!size)
     return;
   if (choice->size < 0)

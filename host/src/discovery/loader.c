@@ -141,7 +141,6 @@ static ordo_status find_entry(const ordo_found *found, void *handle, ordo_errors
                      "its entry is that of another library");
   }
   *map = own;
-  *symbol = NULL;
   if (!dladdr1(*entry, &info, (void **)symbol, RTLD_DL_SYMENT) || !*symbol || ELF64_ST_TYPE((*symbol)->st_info) != STT_OBJECT)
     return abi_error(found, errors, ORDO_PLUGIN_SYMBOL " is not a constant of type ordo_plugin", "use ORDO_PLUGIN_ENTRY", "its entry is no entry");
   return ORDO_OK;
@@ -199,8 +198,8 @@ static ordo_status compare(const ordo_found *found, const ordo_plugin *entry, or
 static ordo_status check_entry(const ordo_found *found, void *handle, int fd, ordo_errors *errors, const ordo_plugin **result)
 {
   const ordo_plugin *entry;
-  const Elf64_Sym *symbol;
-  const struct link_map *map;
+  const Elf64_Sym *symbol = NULL;
+  const struct link_map *map = NULL;
   ordo_status status = find_entry(found, handle, errors, &entry, &symbol, &map);
   if (status)
     return status;

@@ -145,18 +145,17 @@ static gboolean in_interval(const ordo_option_schema *schema, const char *text)
   return !*high || !number_of(schema->type, high, &end, &end_whole) || compare_numbers(schema->type, value, whole, end, end_whole) <= 0;
 }
 
-static gboolean in_words(const ordo_option_schema *schema, const char *canonical, const char **nearest)
+/* One of the words of the range; else *nearest is the one that may be meant, freed by the caller. */
+static gboolean in_words(const ordo_option_schema *schema, const char *canonical, char **nearest)
 {
   g_auto(GStrv) words = g_strsplit(schema->range, ",", -1);
-  *nearest = NULL;
   for (guint i = 0; words[i]; i++) {
     gsize index;
     const char *word = g_strstrip(words[i]);
     if (strcmp(schema->type == ORDO_OPTION_DTYPE && find_dtype(word, &index) ? dtypes[index].canonical : word, canonical) == 0)
       return TRUE;
   }
-  const char *near = ordo_nearest_name(canonical, (const char *const *)words);
-  *nearest = near ? g_intern_string(near) : NULL;
+  *nearest = g_strdup(ordo_nearest_name(canonical, (const char *const *)words));
   return FALSE;
 }
 
@@ -200,28 +199,30 @@ static const char *form_of(int type)
   }
 }
 
+static gboolean is_numeric(int type)
+{
+  return type == ORDO_OPTION_INT || type == ORDO_OPTION_REAL || type == ORDO_OPTION_SIZE;
+}
+
 char *ordo_option_normalise(const ordo_option_schema *schema, const char *text, char **why)
 {
-  gboolean has_range = schema->range && *schema->range;
-  gboolean numeric = schema->type == ORDO_OPTION_INT || schema->type == ORDO_OPTION_REAL || schema->type == ORDO_OPTION_SIZE;
+  gboolean has_range = schema->range && *schema->range && schema->type != ORDO_OPTION_BOOL;
+  gboolean has_interval = has_range && is_numeric(schema->type) && strstr(schema->range, "..");
   g_autofree char *canonical = *text ? canonical_of(schema->type, text) : NULL;
-  const char *nearest = NULL;
-  if (!canonical) {
-    *why = g_strdup_printf("it must be %s", form_of(schema->type));
-    return NULL;
-  }
-  if (has_range && numeric && strstr(schema->range, "..")) {
-    if (in_interval(schema, canonical))
-      return g_steal_pointer(&canonical);
-    *why = g_strdup_printf("it must lie in %s", schema->range);
-    return NULL;
-  }
-  if (has_range && schema->type != ORDO_OPTION_BOOL && !in_words(schema, canonical, &nearest)) {
+  g_autofree char *nearest = NULL;
+  /* A range of words may name a value outside the numbers: `dynamic` for a loss scale. */
+  if (has_range && !has_interval && *text && in_words(schema, canonical ? canonical : text, &nearest))
+    return canonical ? g_steal_pointer(&canonical) : g_strdup(text);
+  if (has_range && !has_interval)
     *why = g_strdup_printf("it must be one of %s%s%s%s", schema->range, nearest ? "; did you mean '" : "", nearest ? nearest : "",
                            nearest ? "'?" : "");
-    return NULL;
-  }
-  return g_steal_pointer(&canonical);
+  else if (!canonical)
+    *why = g_strdup_printf("it must be %s", form_of(schema->type));
+  else if (has_interval && !in_interval(schema, canonical))
+    *why = g_strdup_printf("it must lie in %s", schema->range);
+  else
+    return g_steal_pointer(&canonical);
+  return NULL;
 }
 
 gboolean ordo_option_to_int(const ordo_option_schema *schema, const char *text, gint64 *value)
