@@ -1,12 +1,14 @@
-"""dependencies.py ROOT - who may include what.
+"""dependencies.py ROOT [LIBRARY...] - who may include what, and what the built libraries need.
 
     plugins/X, examples/X   headers of the SDK, the C and POSIX libraries, and their own folder
     trainer                 public headers of the host and the SDK, its own folder, BLAS and json-glib
     host                    public headers, its own folder; no BLAS, no json-glib
     sdk                     itself
+A LIBRARY is a built shared object: a plugin needs libc and libm only, the host no BLAS and no json-glib.
 Nobody includes a private header of another folder. Tests and benchmarks may look inside what they test.
 """
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -45,8 +47,19 @@ def problem(path, bracket, name):
     return None
 
 
+def needs(library):
+    """What is wrong with the libraries that a built one needs."""
+    listed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*?)\]", listed)
+    if "libordo" in Path(library).name:
+        return [f"{library} needs {n}" for n in needed if re.match(r"lib(open|f77|c)?blas|liblapack|libjson-glib|libdnnl", n)]
+    return [f"{library} needs {n}" for n in needed if not re.match(r"lib[cm]\.so|ld-linux", n)]
+
+
 def main():
     failures, checked = [], 0
+    for library in sys.argv[2:]:
+        failures += needs(library)
     for top in ("sdk", "host", "plugins", "trainer", "examples"):
         for path in sorted((root / top).rglob("*")):
             if path.suffix not in (".c", ".h", ".cc", ".def") or not path.is_file():
