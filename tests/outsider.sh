@@ -52,9 +52,10 @@ ddp_steps=$("$ordo" plan --plugin-path "$paths" --strategy ddp --ranks 2 --steps
 [ "$(echo "$steps" | sed 's/naive_allreduce/ddp/g')" = "$ddp_steps" ] || die "its plan differs from ddp's: $steps"
 echo "planned: $(echo "$steps" | tr '\n' ' ')"
 
-train=$source/tests/outsider-train.sh
-if [ -x "$train" ]; then
-  "$train" "$ordo" "$paths" "$work" || die "its numbers differ from ddp's"
+# The command looks for its verbs as git does: in its libexec directory, which is the trainer's place in the build tree.
+if [ -x "$build/trainer/ordo-train" ]; then
+  ORDO_LIBEXEC=${ORDO_LIBEXEC:-$build/trainer} "$source/tests/outsider-train.sh" "$ordo" "$paths" "$work" "$source" ||
+    die "its numbers differ from ddp's"
 else
-  echo "training skipped: $train is not there"
+  echo "training skipped: $build/trainer/ordo-train is not built"
 fi

@@ -210,19 +210,6 @@ static ordo_status pre_backward(void *instance, const ordo_unit *unit)
   return ORDO_OK;
 }
 
-/* Lets collectives in flight move on between units; a no-op in the communicator when there is none. */
-static ordo_status post_backward(void *instance, const ordo_unit *unit)
-{
-  ddp *self = instance;
-  (void)unit;
-  if (self->reducer == NULL || self->reducer->next == 0)
-    return ORDO_OK;
-  double entered = ddp_stats_enter(&self->reducer->stats);
-  ordo_status status = self->comm->progress(self->comm->ctx);
-  ddp_stats_leave(&self->reducer->stats, entered);
-  return status;
-}
-
 static ordo_status grad_ready(void *instance, const ordo_param *param)
 {
   ddp *self = instance;
@@ -255,7 +242,6 @@ static const ordo_strategy strategy = {
     .step_begin = step_begin,
     .micro_begin = micro_begin,
     .pre_backward = pre_backward,
-    .post_backward = post_backward,
     .grad_ready = grad_ready,
     .micro_end = micro_end,
     .reduce = reduce,

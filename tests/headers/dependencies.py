@@ -1,13 +1,14 @@
-"""dependencies.py ROOT - who may include what.
+"""dependencies.py ROOT [LIBRARY...] - who may include what, and what the built libraries need.
 
     plugins/X, examples/X   headers of the SDK, the C and POSIX libraries, and their own folder
     trainer                 public headers of the host and the SDK, its own folder, BLAS and json-glib
     host                    public headers, its own folder; no BLAS, no json-glib
     sdk                     itself
-Nobody includes a private header of another folder, with one exception: the launcher and the trainer must agree on the processor before BLAS
-is loaded, so both use cpu_core.h, which needs nothing of either. Tests and benchmarks may look inside what they test.
+A LIBRARY is a built shared object: a plugin needs libc and libm only, the host no BLAS and no json-glib.
+Nobody includes a private header of another folder. Tests and benchmarks may look inside what they test.
 """
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,9 +21,6 @@ LIBRARIES = re.compile(r"^(cblas|openblas|f77blas|lapacke?|json-glib|dnnl|oneapi
 FOREIGN = re.compile(r"^(glib|gmodule|gio|mpi|cblas|openblas|f77blas|lapacke?|json-glib|dnnl|oneapi|cmocka)\b")
 
 
-SHARED = {("host/cli/launch.c", "cpu_core.h")}
-
-
 def unit_of(path):
     """The folder whose private headers a file may use."""
     parts = path.relative_to(root).parts
@@ -32,8 +30,6 @@ def unit_of(path):
 def problem(path, bracket, name):
     unit = unit_of(path)
     top = path.relative_to(root).parts[0]
-    if (path.relative_to(root).as_posix(), name) in SHARED:
-        return None
     if name.startswith("ordo/"):
         allowed = SDK if top in ("plugins", "examples", "sdk") else PUBLIC
         if name not in allowed and name not in PUBLIC:
@@ -51,8 +47,19 @@ def problem(path, bracket, name):
     return None
 
 
+def needs(library):
+    """What is wrong with the libraries that a built one needs."""
+    listed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*?)\]", listed)
+    if "libordo" in Path(library).name:
+        return [f"{library} needs {n}" for n in needed if re.match(r"lib(open|f77|c)?blas|liblapack|libjson-glib|libdnnl", n)]
+    return [f"{library} needs {n}" for n in needed if not re.match(r"lib[cm]\.so|ld-linux", n)]
+
+
 def main():
     failures, checked = [], 0
+    for library in sys.argv[2:]:
+        failures += needs(library)
     for top in ("sdk", "host", "plugins", "trainer", "examples"):
         for path in sorted((root / top).rglob("*")):
             if path.suffix not in (".c", ".h", ".cc", ".def") or not path.is_file():

@@ -14,9 +14,6 @@
 
 #include "cpu_core.h"
 
-/* Index of the core type that a previous start of this process chose; unset if the user chose or nobody did. */
-static const char chosen_variable[] = "ORDO_BLAS_CHOSEN";
-
 /* ---- self-test ---- */
 
 enum { TEST_M = 67, TEST_N = 53, TEST_K = 131, TEST_PAD = 3 };
@@ -33,6 +30,12 @@ static void fill(float *x, size_t n, uint32_t seed)
     seed = seed * 1664525u + 1013904223u;
     x[i] = (float)(int32_t)seed / 2147483648.0f;
   }
+}
+
+/* The larger error; NaN counts as infinite, since a comparison would lose it. */
+static double worse(double worst, double error)
+{
+  return isnan(error) ? INFINITY : fmax(worst, error);
 }
 
 static float element(const float *x, CBLAS_TRANSPOSE trans, int stride, int row, int column)
@@ -60,8 +63,7 @@ static double check_case(struct test_case t, const float *a, const float *b, flo
         sum += product;
         size += fabs(product);
       }
-      double error = fabs((double)c[i * stride_c + j] - sum) / (gamma * size + 1e-30);
-      worst = error <= worst ? worst : error; /* NaN becomes the worst and stays it */
+      worst = worse(worst, fabs((double)c[i * stride_c + j] - sum) / (gamma * size + 1e-30));
     }
     for (int j = t.n; j < stride_c; j++)
       worst = c[i * stride_c + j] == before[i * stride_c + j] ? worst : INFINITY;
@@ -88,11 +90,10 @@ double blas_core_self_test(void)
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
     for (size_t kind = 0; kind < 3; kind++) {
       struct test_case t = {sizes[s][0], sizes[s][1], sizes[s][2], kinds[kind][0], kinds[kind][1]};
-      double error = check_case(t, a, b, c, before);
-      worst = error <= worst ? worst : error;
+      worst = worse(worst, check_case(t, a, b, c, before));
     }
   free(memory);
-  return isnan(worst) ? INFINITY : worst;
+  return worst;
 }
 
 /* ---- choice ---- */
@@ -122,13 +123,13 @@ static void restart_with(int nth, const char *core, char **argv)
 {
   char index[16];
   snprintf(index, sizeof index, "%d", nth);
-  if (setenv("OPENBLAS_CORETYPE", core, 1) == 0 && setenv(chosen_variable, index, 1) == 0)
+  if (setenv("OPENBLAS_CORETYPE", core, 1) == 0 && setenv(CPU_CORE_CHOSEN_VARIABLE, index, 1) == 0)
     execv("/proc/self/exe", argv);
 }
 
 static int chosen_index(void)
 {
-  const char *text = getenv(chosen_variable);
+  const char *text = getenv(CPU_CORE_CHOSEN_VARIABLE);
   return text == NULL || text[0] < '0' || text[0] > '9' ? -1 : atoi(text);
 }
 

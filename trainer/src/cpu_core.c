@@ -60,7 +60,7 @@ int cpu_core_prepare_environment(void)
   int changed = 0;
   const char *core = cpu_core_openblas(cpu_core_isa(), 0);
   if (core != NULL && getenv("OPENBLAS_CORETYPE") == NULL) {
-    if (setenv("OPENBLAS_CORETYPE", core, 1) != 0)
+    if (setenv("OPENBLAS_CORETYPE", core, 1) != 0 || setenv(CPU_CORE_CHOSEN_VARIABLE, "0", 1) != 0)
       return -1;
     changed = 1;
   }

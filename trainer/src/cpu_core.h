@@ -19,8 +19,11 @@ const char *cpu_core_isa_name(enum cpu_isa isa);
 /* Core types worth trying for an ISA, best first: "SkylakeX", "Haswell", "Nehalem"; null past the end. [any] since 0.1 */
 const char *cpu_core_openblas(enum cpu_isa isa, int nth);
 
-/* For a launcher, before it starts a program that links OpenBLAS: sets OPENBLAS_CORETYPE if it is unset and OPENBLAS_NUM_THREADS
- * to 1 if it is unset. Returns 1 if the environment changed, 0 if not, -1 if it could not be changed. [main] since 0.1 */
+/* Index for cpu_core_openblas of the core type that Ordo put into OPENBLAS_CORETYPE; unset if the user did. */
+#define CPU_CORE_CHOSEN_VARIABLE "ORDO_BLAS_CHOSEN"
+
+/* For a launcher, before it starts a program that links OpenBLAS: sets OPENBLAS_CORETYPE if it is unset (and notes that it
+ * did) and OPENBLAS_NUM_THREADS to 1 if it is unset. Returns 1 if the environment changed, 0 if not, -1 if it could not be changed. [main] since 0.1 */
 int cpu_core_prepare_environment(void);
 
 #endif

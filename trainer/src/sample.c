@@ -59,8 +59,8 @@ static ordo_status generate(ordo_embed *embed, struct llama_cache *cache, GArray
   int64_t vocab = llama_get_config(ordo_embed_llama(embed))->vocab;
   g_autofree float *logits = g_new(float, (gsize)vocab);
   uint64_t key = ordo_random_key(sampling->seed, "generate");
-  for (guint i = 1; emit && i < ids->len; i++)
-    emit(ctx, g_array_index(ids, int32_t, i - 1), g_array_index(ids, int32_t, i));
+  for (guint i = g_array_index(ids, int32_t, 0) == begin; emit && i < ids->len; i++)
+    emit(ctx, i ? g_array_index(ids, int32_t, i - 1) : -1, g_array_index(ids, int32_t, i));
   while (ids->len <= (guint64)positions) {
     int64_t done = llama_cache_length(cache);
     const int32_t *fresh = (const int32_t *)(const void *)ids->data + done;

@@ -101,8 +101,8 @@ static char *judge_manifest(ordo_probe *probe, const ordo_elf *elf)
     return reason;
   fill_from_manifest(&probe->found.info, manifest);
   if (manifest->abi_major != ORDO_ABI_MAJOR)
-    return g_strdup_printf("it was built for plugin ABI %u.%u, this host has %u.%u; %s", manifest->abi_major, manifest->abi_minor, ORDO_ABI_MAJOR,
-                           ORDO_ABI_MINOR,
+    return g_strdup_printf("it was built for plugin ABI %u.%u, this host has %u.%u; %s", manifest->abi_major, manifest->abi_minor,
+                           ORDO_ABI_MAJOR, ORDO_ABI_MINOR,
                            manifest->abi_major < ORDO_ABI_MAJOR ? "rebuild the plugin with this release's headers" : "use a newer Ordo");
   return NULL;
 }

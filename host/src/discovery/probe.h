@@ -8,7 +8,7 @@ typedef struct ordo_probe {
   ordo_found found; /* first, so that the registry hands out &probe->found */
   char *real_path;
   char *build_id;
-  guint place;       /* position of its place in the search path: the smaller wins between equals */
+  guint place; /* position of its place in the search path: the smaller wins between equals */
   gboolean static_tls;
 } ordo_probe;
 

@@ -14,15 +14,15 @@
 #include <glib.h>
 
 typedef struct elf_recipe {
-  const char *manifest;    /* null: no manifest note */
-  const char *manifest_2;  /* a second one */
-  const char *build_id;    /* null: none */
+  const char *manifest;   /* null: no manifest note */
+  const char *manifest_2; /* a second one */
+  const char *build_id;   /* null: none */
   const char *needed[4];
-  guint64 dynamic_flags;   /* DF_ */
+  guint64 dynamic_flags; /* DF_ */
   gboolean text_relocations;
   gboolean no_stack;
   gboolean executable_stack;
-  gboolean only_sections;  /* the notes are reached through section headers, as without PT_NOTE */
+  gboolean only_sections; /* the notes are reached through section headers, as without PT_NOTE */
 } elf_recipe;
 
 /* Where the parts of the last made file stand, for tests that damage it. */

@@ -175,12 +175,6 @@ static ordo_status comm_wait(void *ctx, ordo_request *request)
   return dead ? ORDO_E_TIMEOUT : ORDO_OK;
 }
 
-static ordo_status comm_progress(void *ctx)
-{
-  (void)ctx;
-  return ORDO_OK;
-}
-
 static ordo_status comm_alloc(void *ctx, size_t bytes, void **memory)
 {
   mock_rank *rank = ctx;
@@ -307,7 +301,6 @@ static void init_tables(mock_rank *rank)
                            .size = rank->world->size,
                            .start = comm_start,
                            .wait = comm_wait,
-                           .progress = comm_progress,
                            .alloc = comm_alloc,
                            .free = comm_free};
   rank->axis = (ordo_axis){sizeof rank->axis, "ddp", 0, ORDO_AXIS_DATA, rank->world->size, rank->rank, &rank->comm};
@@ -529,8 +522,6 @@ static ordo_status train(mock_rank *rank, mock_step *step)
       if (((skip >> p) & 1) == 0)
         status = backward_param(rank, step, micro, p);
     }
-    if (status == ORDO_OK)
-      status = s->post_backward(rank->instance, &rank->unit);
     if (status == ORDO_OK)
       status = s->micro_end(rank->instance, &info);
   }

@@ -128,9 +128,12 @@ static void damaged_segments_are_refused(void **state)
     guint64 offset, filesz, memsz, vaddr, align;
     const char *part;
   } cases[] = {
-      {0, 1 << 20, 1 << 20, 0, 0x1000, "cut short"},           {G_MAXUINT64, 16, 16, 0, 1, "cut short"},
-      {16, G_MAXUINT64, G_MAXUINT64, 0, 1, "cut short"},       {0, 64, 63, 0, 1, "damaged address or size"},
-      {0, 64, G_MAXUINT64, 16, 1, "damaged address or size"},  {0, 64, 64, 0, 3, "not aligned"},
+      {0, 1 << 20, 1 << 20, 0, 0x1000, "cut short"},
+      {G_MAXUINT64, 16, 16, 0, 1, "cut short"},
+      {16, G_MAXUINT64, G_MAXUINT64, 0, 1, "cut short"},
+      {0, 64, 63, 0, 1, "damaged address or size"},
+      {0, 64, G_MAXUINT64, 16, 1, "damaged address or size"},
+      {0, 64, 64, 0, 3, "not aligned"},
       {0, 64, 64, 0x10, 0x1000, "not aligned"},
   };
   g_autoptr(GByteArray) bytes = make_elf(&plain);

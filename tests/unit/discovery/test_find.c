@@ -87,7 +87,8 @@ static void ids_aliases_and_versions_are_exact(void **state)
 static void no_part_of_a_name_is_a_name(void **state)
 {
   place *p = *state;
-  static const char *const names[] = {"f", "fsd", "fsdp22", "FSDP2", "fsdp2 ", " fsdp2", "fsdp2.so", "dd", "@", "fsdp2@", "fsdp@1.0.0", "%s"};
+  static const char *const names[] = {"f",        "fsd", "fsdp22", "FSDP2",  "fsdp2 ",     " fsdp2",
+                                      "fsdp2.so", "dd",  "@",      "fsdp2@", "fsdp@1.0.0", "%s"};
   for (gsize i = 0; i < G_N_ELEMENTS(names); i++)
     not_found(p, names[i], 0, ORDO_E_NOT_FOUND, "E-PLUGIN-UNKNOWN");
   not_found(p, "", 0, ORDO_E_INVALID, "E-PLUGIN-UNKNOWN");

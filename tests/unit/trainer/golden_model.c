@@ -54,7 +54,7 @@ double worst_difference(int64_t n, const float *a, const float *b)
   double worst = 0.0;
   for (int64_t i = 0; i < n; i++) {
     double difference = fabs((double)a[i] - (double)b[i]);
-    worst = difference <= worst ? worst : difference; /* NaN is the worst */
+    worst = isnan(difference) ? INFINITY : fmax(worst, difference);
   }
-  return isnan(worst) ? INFINITY : worst;
+  return worst;
 }
