@@ -19,9 +19,10 @@ typedef struct ordo_comm_provider {
   int32_t rank;
   int32_t size;
   double deadline_seconds; /* of every wait; 0: the default of 300 */
-  /* Makes the communicator of the ranks that pass the same colour, ordered by key. Collective. The provider owns it until
-   * release. Errors: UNAVAILABLE, NOMEM, PEER_LOST. [main] since 0.1 */
-  ordo_status (*split)(void *ctx, int32_t colour, int32_t key, const char *name, const ordo_comm **comm);
+  /* Makes the communicator of the ranks that pass the same colour, ordered by key; `size` is how many they are (the fake provider
+   * cannot count them, others refuse a difference) and key is 0 .. size-1. Collective over the provider's world. The provider owns
+   * it until release. Errors: INVALID, UNAVAILABLE, NOMEM, PEER_LOST, TIMEOUT. [main] since 0.1 */
+  ordo_status (*split)(void *ctx, int32_t colour, int32_t key, int32_t size, const char *name, const ordo_comm **comm);
   /* Frees a communicator. Collective where the transport needs it; after an error it must not block. [main] since 0.1 */
   void (*release)(void *ctx, const ordo_comm *comm);
   /* The last collectives of all communicators, oldest first, one a line; freed with ordo_string_free. May be null. [main] since 0.1 */

@@ -1,0 +1,157 @@
+/* window_memory.c - shared segments: control memory, and buffers that plugins allocate for collectives.
+ *
+ * A buffer in a segment is reduced where it lies, by every rank at once; that is worth a factor of three over any message. Where
+ * shared memory is too small (a container's /dev/shm is often 64 MiB) the buffer is private and everything still works.
+ * Guards against SIGBUS: a sparse file in a full /dev/shm faults at the first touch, long after the allocation succeeded, so the free
+ * space is checked before.
+ */
+#include "window.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+enum { PAGE = 4096 };
+
+/* All ranks of the node take their part from the same file system. */
+static gboolean has_room(size_t bytes_of_all)
+{
+  struct statvfs s;
+  if (statvfs("/dev/shm", &s) != 0)
+    return TRUE; /* the backing file lies elsewhere */
+  return (uint64_t)s.f_bavail * s.f_frsize > (uint64_t)bytes_of_all + (uint64_t)bytes_of_all / 16;
+}
+
+/* TRUE if `mine` is TRUE on every rank. */
+static gboolean all_ranks(const ordo_mpi_link *link, gboolean mine)
+{
+  int value = mine ? 1 : 0;
+  return MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT, MPI_MIN, link->posted) == MPI_SUCCESS && value;
+}
+
+/* Open MPI places a header before the first part, so parts are not aligned. Every rank maps the file at a page boundary, so rounding
+ * up to one shifts a part alike everywhere. */
+static gboolean query_bases(ordo_segment *segment, const ordo_mpi_link *link)
+{
+  gboolean good = TRUE;
+  for (int i = 0; i < link->size && good; i++) {
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    void *base = NULL;
+    good = MPI_Win_shared_query(segment->win, i, &bytes, &unit, &base) == MPI_SUCCESS && base;
+    segment->bases[i] = (char *)(((uintptr_t)base + PAGE - 1) & ~((uintptr_t)PAGE - 1));
+  }
+  return good;
+}
+
+gboolean ordo_segment_map(ordo_segment *segment, const ordo_mpi_link *link, size_t bytes)
+{
+  MPI_Info info = MPI_INFO_NULL;
+  void *base = NULL;
+  memset(segment, 0, sizeof *segment);
+  segment->win = MPI_WIN_NULL;
+  segment->bytes = (MAX(bytes, (size_t)1) + PAGE - 1) & ~(size_t)(PAGE - 1);
+  if (!all_ranks(link, has_room((segment->bytes + PAGE) * (size_t)link->size)))
+    return FALSE;
+  MPI_Info_create(&info);
+  MPI_Info_set(info, "alloc_shared_noncontig", "true"); /* each part on its own pages, near its owner */
+  gboolean good = MPI_Win_allocate_shared((MPI_Aint)(segment->bytes + PAGE), 1, info, link->posted, &base, &segment->win) == MPI_SUCCESS;
+  MPI_Info_free(&info);
+  if (!good) /* nobody has a window then: the call fails in the same way on all ranks */
+    segment->win = MPI_WIN_NULL;
+  segment->bases = g_new0(char *, link->size);
+  if (good) {
+    MPI_Win_set_errhandler(segment->win, MPI_ERRORS_RETURN);
+    good = query_bases(segment, link);
+  }
+  if (!all_ranks(link, good)) {
+    ordo_segment_unmap(segment, FALSE);
+    return FALSE;
+  }
+  memset(segment->bases[link->rank], 0, segment->bytes); /* the owner touches first, so the pages are near it */
+  MPI_Barrier(link->posted);
+  return TRUE;
+}
+
+void ordo_segment_unmap(ordo_segment *segment, gboolean dead)
+{
+  if (segment->win != MPI_WIN_NULL && !dead)
+    MPI_Win_free(&segment->win);
+  g_free(segment->bases);
+  segment->bases = NULL;
+}
+
+const ordo_segment *ordo_window_find(const ordo_window *window, const void *memory, size_t bytes)
+{
+  for (guint i = 0; i < window->segments->len; i++) {
+    const ordo_segment *segment = g_ptr_array_index(window->segments, i);
+    uintptr_t base = (uintptr_t)segment->bases[window->link.rank], at = (uintptr_t)memory;
+    if (segment->win != MPI_WIN_NULL && at >= base && at - base <= segment->bytes && bytes <= segment->bytes - (at - base))
+      return segment;
+  }
+  return NULL;
+}
+
+/* Every rank enters the blocking MPI calls at about the same time, after a collective that has a deadline and sees dead peers. The
+ * sizes are compared on the way. */
+static ordo_status enter_together(ordo_channel *channel, uint64_t bytes, const char *doing)
+{
+  uint64_t extremes[2] = {bytes, ~bytes};
+  ordo_status status = ordo_all_reduce(&channel->table, extremes, 2, ORDO_U64, ORDO_MAX, 1.0);
+  if (status == ORDO_OK && extremes[0] != ~extremes[1])
+    return ordo_hub_fail(channel->hub, ORDO_E_MISMATCH, "E-COMM-MISMATCH", channel->name, "allocation is collective",
+                         "Allocate the same size on every rank.",
+                         "%s on '%s': ranks pass different sizes, from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT " bytes", doing, channel->name,
+                         ~extremes[1], extremes[0]);
+  return status;
+}
+
+static gboolean make_private(ordo_segment *segment, const ordo_window *window, size_t bytes)
+{
+  segment->win = MPI_WIN_NULL;
+  segment->bytes = (MAX(bytes, (size_t)1) + PAGE - 1) & ~(size_t)(PAGE - 1);
+  segment->bases = g_new0(char *, window->link.size);
+  char *memory = aligned_alloc(PAGE, segment->bytes);
+  segment->bases[window->link.rank] = memory;
+  if (memory)
+    memset(memory, 0, segment->bytes);
+  return memory != NULL;
+}
+
+ordo_status ordo_window_alloc(ordo_channel *channel, size_t bytes, void **memory)
+{
+  ordo_window *window = channel->transport_state;
+  ordo_status status = enter_together(channel, bytes, "alloc");
+  if (status != ORDO_OK)
+    return status;
+  ordo_segment *segment = g_new0(ordo_segment, 1);
+  if (bytes > SIZE_MAX / 128 || (!ordo_segment_map(segment, &window->link, bytes) && !make_private(segment, window, bytes))) {
+    g_free(segment->bases);
+    g_free(segment);
+    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-ARGUMENT", channel->name, "the system has no memory left",
+                         "Use smaller buckets or more ranks.", "no memory for a buffer of %zu bytes on '%s'", bytes, channel->name);
+  }
+  segment->id = ++window->last_segment;
+  g_ptr_array_add(window->segments, segment);
+  *memory = segment->bases[window->link.rank];
+  return ORDO_OK;
+}
+
+ordo_status ordo_window_release(ordo_channel *channel, void *memory)
+{
+  ordo_window *window = channel->transport_state;
+  for (guint i = 0; i < window->segments->len; i++) {
+    ordo_segment *segment = g_ptr_array_index(window->segments, i);
+    if (segment->bases[window->link.rank] != memory)
+      continue;
+    ordo_status status = channel->hub->dead ? channel->hub->dead : enter_together(channel, segment->bytes, "free");
+    if (segment->win == MPI_WIN_NULL)
+      free(memory);
+    ordo_segment_unmap(segment, status != ORDO_OK);
+    g_ptr_array_remove_index(window->segments, i);
+    g_free(segment);
+    return status;
+  }
+  return ordo_hub_fail(channel->hub, ORDO_E_INVALID, "E-COMM-ARGUMENT", channel->name, "it was not allocated by this communicator, or freed before",
+                       "Pass what alloc returned, once.", "argument `memory` of free on '%s' is unknown", channel->name);
+}
