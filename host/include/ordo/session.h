@@ -161,7 +161,13 @@ ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32
 ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags);
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
 
-/* Bytes now and at the peak under an ORDO_MEM_ tag, of everything the host and plugins allocated for the session. [any] since 0.1 */
+/* Hands the whole step to a strategy that takes over the schedule (strategy.h, run_schedule), right after step_begin; step_end follows.
+ * NOT_FOUND without a record if the plan has none: run your own loop. [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_run_schedule(ordo_session *session);
+/* Who computes a unit instead of the embedder: fills *override, or NOT_FOUND without a record. Ask once, after the set-up. [main] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_override_unit(ordo_session *session, uint32_t model, uint32_t unit, ordo_unit_override *override);
+
+/* Bytes now and at the peak under an ORDO_MEM_ tag (ORDO_N_MEM_TAGS: all together), of everything the host and plugins allocated for the session. [any] since 0.1 */
 ORDO_EXPORT void ordo_session_memory(const ordo_session *session, uint32_t tag, int64_t *now, int64_t *peak);
 /* Memory from the session's allocator, counted under a tag: for embedders that want one account. [any] since 0.1 */
 ORDO_EXPORT void *ordo_session_alloc(ordo_session *session, size_t bytes, uint32_t tag);

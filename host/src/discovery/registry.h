@@ -18,8 +18,11 @@ typedef struct ordo_registry_options {
   uint32_t flags; /* ORDO_CONTEXT_ */
 } ordo_registry_options;
 
+/* What is odd but no error (a place that cannot be read, duplicates, ambiguous aliases) is pushed with status ORDO_OK. */
 ordo_registry *ordo_registry_scan(const ordo_registry_options *options, ordo_errors *errors);
 void ordo_registry_free(ordo_registry *registry);
+/* ORDO_CONTEXT_ flags as they count in this process (a privileged one is never insecure); for ordo_loader_open. */
+uint32_t ordo_registry_flags(const ordo_registry *registry);
 size_t ordo_registry_count(const ordo_registry *registry);
 const ordo_found *ordo_registry_at(const ordo_registry *registry, size_t index);
 /* By exact id, alias, `id@version` or path; *preset gets the alias's preset text ("" if none), owned by the registry. */

@@ -112,6 +112,8 @@ typedef struct ordo_decl {
  * Null on error, all findings pushed. */
 ordo_decl *ordo_decl_from_manifest(const ordo_manifest *manifest, ordo_option_getter get, gpointer user, ordo_errors *errors);
 void ordo_decl_free(ordo_decl *decl);
+/* The same checks on a changed copy, without texts. */
+gboolean ordo_decl_is_consistent(const ordo_decl *decl);
 
 const char *ordo_step_name(uint32_t step);
 /* -1 if unknown. */

@@ -25,11 +25,17 @@
  *   precisions=f32,bf16,...       precisions that a strategy works with (default: all)
  *   abi=MAJOR.MINOR               written by ORDO_MANIFEST
  *
+ * The list keys flags, steps, replaces_leaves, reduces, provides, requires, conflicts, before and after may stand on several
+ * lines; what they say adds up. License, url, precisions and everything not marked required may be left out. A name whose part
+ * up to the dot is that of a step (`strategy.`, `weights.` ...) is kept for steps and is no capability. A line that would
+ * put a step after the training begins (after[...]=step.reduce, =dispatch) is an error.
+ *
  * A line of flags, steps, replaces_leaves, reduces, provides, requires, conflicts, before or after may depend on options:
  *   flags[param_dtype!=f32]=owns_precision
  *   steps[opt_level in O2,O5 or loss_scale set]=precision.wrap_optimizer
  * Conditions: `key=value`, `key!=value`, `key in a,b`, `key not in a,b`, `key set`, `key unset`, joined with `and` and `or`
- * (`and` binds tighter). On before and after the condition follows the step: before[strategy.wrap][level=2]=...
+ * (`and` binds tighter). Words are separated by blanks, `=`, `!=` and `,`; there are no brackets. An unset option equals nothing, so
+ * `key=value` is false and `key!=value` true. Numbers and truth values are compared by value. On before and after the condition follows the step: before[strategy.wrap][level=2]=...
  *
  * Flags (what each does to the order: docs/ordering.md)
  *   strategy   setup_optimizers_in_pre_dispatch, requires_joint_prepare, self_sharded, restores_after_wrap, owns_precision,

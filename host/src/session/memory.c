@@ -1,0 +1,129 @@
+/* memory.c - tagged accounting of a session's memory.
+ *
+ * What it is: one allocator for weights, gradients, buckets and plugin state, so that "how many bytes does this strategy need" has an
+ * exact answer per tag, now and at the peak. What it is not: a pool; blocks come from the context's allocator one by one.
+ * The idea: live blocks stand in a hash table, so a double free or a foreign pointer is found instead of corrupting the heap, and
+ * whatever a plugin forgot is freed with the session.
+ */
+#include "memory.h"
+
+#include <string.h>
+
+typedef struct memory_block {
+  size_t bytes;
+  uint32_t tag;
+} memory_block;
+
+struct ordo_memory {
+  ordo_context *context;
+  GMutex lock;
+  GHashTable *blocks;                  /* address -> memory_block */
+  int64_t now[ORDO_N_MEM_TAGS + 1];    /* the last one is the sum */
+  int64_t peak[ORDO_N_MEM_TAGS + 1];
+};
+
+static void count(ordo_memory *memory, int64_t bytes, uint32_t tag)
+{
+  const uint32_t both[2] = {tag, ORDO_N_MEM_TAGS};
+  for (int i = 0; i < 2; i++) {
+    memory->now[both[i]] += bytes;
+    memory->peak[both[i]] = MAX(memory->peak[both[i]], memory->now[both[i]]);
+  }
+}
+
+static void free_block(ordo_memory *memory, void *pointer, const memory_block *block)
+{
+  memory->context->free(memory->context->alloc_ctx, pointer, block->bytes, block->tag);
+}
+
+ordo_memory *ordo_memory_new(ordo_context *context)
+{
+  ordo_memory *memory = g_new0(ordo_memory, 1);
+  memory->context = context;
+  g_mutex_init(&memory->lock);
+  memory->blocks = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+  return memory;
+}
+
+guint ordo_memory_free(ordo_memory *memory)
+{
+  GHashTableIter iter;
+  gpointer pointer, block;
+  guint left;
+  if (!memory)
+    return 0;
+  left = g_hash_table_size(memory->blocks);
+  g_hash_table_iter_init(&iter, memory->blocks);
+  while (g_hash_table_iter_next(&iter, &pointer, &block))
+    free_block(memory, pointer, block);
+  g_hash_table_unref(memory->blocks);
+  g_mutex_clear(&memory->lock);
+  g_free(memory);
+  return left;
+}
+
+void *ordo_memory_alloc(ordo_memory *memory, size_t bytes, uint32_t tag)
+{
+  void *pointer;
+  memory_block *block;
+  if (bytes == 0 || bytes > (size_t)G_MAXINT64 || tag >= ORDO_N_MEM_TAGS)
+    return NULL;
+  pointer = memory->context->alloc(memory->context->alloc_ctx, bytes, tag);
+  if (!pointer)
+    return NULL;
+  memset(pointer, 0, bytes);
+  block = g_new(memory_block, 1);
+  block->bytes = bytes;
+  block->tag = tag;
+  g_mutex_lock(&memory->lock);
+  g_hash_table_insert(memory->blocks, pointer, block);
+  count(memory, (int64_t)bytes, tag);
+  g_mutex_unlock(&memory->lock);
+  return pointer;
+}
+
+gboolean ordo_memory_release(ordo_memory *memory, void *pointer)
+{
+  g_autofree memory_block *block = NULL;
+  if (!pointer)
+    return TRUE;
+  g_mutex_lock(&memory->lock);
+  if (g_hash_table_steal_extended(memory->blocks, pointer, NULL, (gpointer *)&block))
+    count(memory, -(int64_t)block->bytes, block->tag);
+  g_mutex_unlock(&memory->lock);
+  if (!block)
+    return FALSE;
+  free_block(memory, pointer, block);
+  return TRUE;
+}
+
+gboolean ordo_memory_owns(ordo_memory *memory, const void *pointer)
+{
+  gboolean found;
+  g_mutex_lock(&memory->lock);
+  found = g_hash_table_contains(memory->blocks, pointer);
+  g_mutex_unlock(&memory->lock);
+  return found;
+}
+
+void ordo_memory_count(ordo_memory *memory, int64_t bytes, uint32_t tag)
+{
+  g_mutex_lock(&memory->lock);
+  count(memory, bytes, tag);
+  g_mutex_unlock(&memory->lock);
+}
+
+void ordo_memory_usage(ordo_memory *memory, uint32_t tag, int64_t *now, int64_t *peak)
+{
+  int64_t current = 0, highest = 0;
+  g_mutex_lock(&memory->lock);
+  if (tag <= ORDO_N_MEM_TAGS) {
+    current = memory->now[tag];
+    highest = memory->peak[tag];
+  }
+  g_mutex_unlock(&memory->lock);
+  if (now)
+    *now = current;
+  if (peak)
+    *peak = highest;
+}
