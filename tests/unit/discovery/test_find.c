@@ -87,7 +87,10 @@ static void ids_aliases_and_versions_are_exact(void **state)
 static void of_equal_versions_the_earlier_place_is_meant(void **state)
 {
   place *p = *state;
-  char *first = scratch_new(), *second = scratch_new();
+  char *root = scratch_new();
+  g_autofree char *first = g_build_filename(root, "z", NULL), *second = g_build_filename(root, "a", NULL);
+  assert_int_equal(mkdir(first, 0755), 0);
+  assert_int_equal(mkdir(second, 0755), 0);
   g_autofree char *both = g_strdup_printf("%s:%s", first, second);
   g_free(write_plugin(first, "z", "one", "strategy", "1.0.0", NULL));
   g_free(write_plugin(second, "a", "one", "strategy", "1.0.0", "license=MIT\n"));
@@ -97,8 +100,7 @@ static void of_equal_versions_the_earlier_place_is_meant(void **state)
   ordo_registry_free(p->registry);
   p->registry = ordo_registry_scan_in(&options, &environment, p->errors);
   assert_true(g_str_has_prefix(found(p, "one@1.0.0", 0, "one", "1.0.0", "")->info.path, first));
-  scratch_free(first);
-  scratch_free(second);
+  scratch_free(root);
 }
 
 static void no_part_of_a_name_is_a_name(void **state)
