@@ -5,6 +5,7 @@
  * manifest sees at once when a line holds. One walk serves the check and the evaluation, so the two cannot disagree.
  */
 #include "condition.h"
+#include "../discovery/option.h"
 
 #include <string.h>
 
@@ -70,30 +71,12 @@ static gboolean fail(walk *w, char *wanted)
   return FALSE;
 }
 
-static gboolean parse_bool(const char *text, gboolean *value)
-{
-  static const char *const yes[] = {"1", "yes", "true", "on", NULL}, *const no[] = {"0", "no", "false", "off", NULL};
-  *value = g_strv_contains(yes, text);
-  return *value || g_strv_contains(no, text);
-}
-
-static gboolean parse_number(const char *text, double *value)
-{
-  char *end = NULL;
-  *value = g_ascii_strtod(text, &end);
-  return end != text && *end == '\0';
-}
-
 gboolean ordo_option_text_equal(const ordo_option_schema *schema, const char *a, const char *b)
 {
-  int type = schema ? schema->type : ORDO_OPTION_STRING;
-  gboolean truth_a, truth_b;
-  double number_a, number_b;
-  if (type == ORDO_OPTION_BOOL && parse_bool(a, &truth_a) && parse_bool(b, &truth_b))
-    return truth_a == truth_b;
-  if ((type == ORDO_OPTION_INT || type == ORDO_OPTION_REAL) && parse_number(a, &number_a) && parse_number(b, &number_b))
-    return number_a >= number_b && number_a <= number_b;
-  return strcmp(a, b) == 0;
+  g_autofree char *why_a = NULL, *why_b = NULL;
+  g_autofree char *canonical_a = schema ? ordo_option_normalise(schema, a, &why_a) : NULL;
+  g_autofree char *canonical_b = schema ? ordo_option_normalise(schema, b, &why_b) : NULL;
+  return strcmp(canonical_a ? canonical_a : a, canonical_b ? canonical_b : b) == 0;
 }
 
 /* One of `values` equals the option. */

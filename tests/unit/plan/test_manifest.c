@@ -99,11 +99,11 @@ static const mistake mistakes[] = {
     {HEAD "abi=1\n", "probe.so line 5", "not an ABI version"},
     {HEAD "option=level|int|1|0..9\n", "probe.so line 5", "five fields"},
     {HEAD "option=level|integer|1|0..9|h\n", "probe.so line 5", "not a type of option"},
-    {HEAD "option=level|int|11|0..9|h\n", "probe.so line 5", "outside 0..9"},
-    {HEAD "option=level|int|x||h\n", "probe.so line 5", "not of type int"},
+    {HEAD "option=level|int|11|0..9|h\n", "probe.so line 5", "must lie in 0..9"},
+    {HEAD "option=level|int|x||h\n", "probe.so line 5", "a whole number"},
     {HEAD "option=level|int||9..0|h\n", "probe.so line 5", "not a range"},
     {HEAD "option=level|enum|||h\n", "probe.so line 5", "has no values"},
-    {HEAD "option=level|enum|c|a,b|h\n", "probe.so line 5", "not one of a,b"},
+    {HEAD "option=level|enum|c|a,b|h\n", "probe.so line 5", "one of a,b"},
     {HEAD "option=level|int|||h\noption=level|int|||h\n", "probe.so line 6", "already given on line 5"},
     {HEAD "option=and|int|||h\n", "probe.so line 5", "not a key for an option"},
     {HEAD "positional=level\n", "probe.so line 5", "not an option"},
@@ -195,7 +195,7 @@ static void test_conditions(void **state)
     gboolean holds;
   } cases[] = {
       {"level=2", TRUE},
-      {"level=02", TRUE}, /* an int: compared as a number */
+      {"level=+2", TRUE}, /* an int: compared as a number */
       {"level=3", FALSE},
       {"level!=3", TRUE},
       {"name=two", TRUE},
