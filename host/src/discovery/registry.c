@@ -105,9 +105,11 @@ static void shadow(ordo_registry *registry, const ordo_plugin_info *winner, ordo
     ordo_probe_set_state(loser, ORDO_PLUGIN_SHADOWED, g_strdup_printf("older than %s in %s", winner->version, winner->path));
     return;
   }
-  remark(registry, errors, "E-PLUGIN-DUPLICATE", info->path, "remove one of the two files",
-         g_strdup_printf("two different files are plugin '%s' version %s; %s comes first and is used", info->id, info->version, winner->path));
-  ordo_probe_set_state(loser, ORDO_PLUGIN_SHADOWED, g_strdup_printf("the same version comes first from %s: %s", winner->source, winner->path));
+  remark(
+      registry, errors, "E-PLUGIN-DUPLICATE", info->path, "remove one of the two files",
+      g_strdup_printf("two different files are plugin '%s' version %s; %s comes first and is used", info->id, info->version, winner->path));
+  ordo_probe_set_state(loser, ORDO_PLUGIN_SHADOWED,
+                       g_strdup_printf("the same version comes first from %s: %s", winner->source, winner->path));
 }
 
 /* Expects order of precedence: of two equal versions the earlier one stays. */
@@ -168,8 +170,7 @@ static void warn_static_tls(ordo_registry *registry, ordo_errors *errors)
   for (guint i = 0; i < registry->probes->len; i++) {
     const ordo_probe *probe = g_ptr_array_index(registry->probes, i);
     if (probe->static_tls && probe->found.info.state == ORDO_PLUGIN_USABLE)
-      remark(registry, errors, "E-PLUGIN-ELF", probe->found.info.path,
-             "compile the plugin without -ftls-model=initial-exec",
+      remark(registry, errors, "E-PLUGIN-TLS", probe->found.info.path, "compile the plugin without -ftls-model=initial-exec",
              g_strdup_printf("plugin '%s' takes thread-local storage from a small pool of the process, so that loading it may fail later",
                              probe->found.info.id));
   }
