@@ -100,8 +100,15 @@ static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_opt
     return ORDO_E_NOMEM;
   for (uint32_t i = 0; i < model->n_leaves; i++)
     p->group.leaves[i] = model->leaves[i];
-  *optimizer = (ordo_optimizer){.struct_size = sizeof *optimizer, .ctx = p, .name = "sgd", .n_groups = 1, .groups = &p->group, .step = sgd_step,
-                                .rebind = sgd_rebind, .n_slots = sgd_slots, .destroy = sgd_destroy};
+  *optimizer = (ordo_optimizer){.struct_size = sizeof *optimizer,
+                                .ctx = p,
+                                .name = "sgd",
+                                .n_groups = 1,
+                                .groups = &p->group,
+                                .step = sgd_step,
+                                .rebind = sgd_rebind,
+                                .n_slots = sgd_slots,
+                                .destroy = sgd_destroy};
   return ORDO_OK;
 }
 
@@ -155,8 +162,8 @@ static ordo_status run(ordo_context *context, const char *strategy, program *p)
     goto out;
   request.ranks = comm->size;
   options.comm = comm;
-  if ((status = ordo_plan_create(context, &request, &plan)) || (status = ordo_session_create(context, plan, &embedder, &options, &session)) ||
-      (status = ordo_session_setup(session)))
+  if ((status = ordo_plan_create(context, &request, &plan)) ||
+      (status = ordo_session_create(context, plan, &embedder, &options, &session)) || (status = ordo_session_setup(session)))
     goto out;
   for (int i = 1; i <= STEPS; i++) {
     if ((status = train_step(session, &loss, &result)) || (status = ordo_session_sum(session, &loss, 1)))

@@ -67,13 +67,15 @@ typedef struct cli_plan_options {
   int ranks; /* 0: the fewest that the expression allows */
   gboolean resume, eval;
 } cli_plan_options;
-#define CLI_PLAN_ENTRIES(O)                                                                                                             \
-  {"strategy", 's', 0, G_OPTION_ARG_STRING, &(O).strategy, "strategy expression: ddp, tp=2+fsdp2, ddp:hook=bf16", "E"},                \
-      {"precision", 'p', 0, G_OPTION_ARG_STRING, &(O).precision, "precision plugin: apex_amp:O2", "E"},                                 \
-      {"ranks", 'n', 0, G_OPTION_ARG_INT, &(O).ranks, "world size (default: the fewest that the strategy allows)", "N"},                \
-      {"default-strategy", 0, 0, G_OPTION_ARG_STRING, &(O).default_strategy, "added when no strategy takes the data ranks", "E"},       \
-      {"resume", 0, 0, G_OPTION_ARG_NONE, &(O).resume, "a session that restores a checkpoint", NULL},                                   \
-      {"eval", 0, 0, G_OPTION_ARG_NONE, &(O).eval, "a session that only evaluates", NULL}
+#define CLI_PLAN_ENTRIES(O)                                                                                                       \
+  {"strategy", 's', 0, G_OPTION_ARG_STRING, &(O).strategy, "strategy expression: ddp, tp=2+fsdp2, ddp:hook=bf16", "E"},           \
+      {"precision", 'p', 0, G_OPTION_ARG_STRING, &(O).precision, "precision plugin: apex_amp:O2", "E"},                           \
+      {"ranks", 'n', 0, G_OPTION_ARG_INT, &(O).ranks, "world size (default: the fewest that the strategy allows)", "N"},          \
+      {"default-strategy", 0, 0, G_OPTION_ARG_STRING, &(O).default_strategy, "added when no strategy takes the data ranks", "E"}, \
+      {"resume", 0, 0, G_OPTION_ARG_NONE, &(O).resume, "a session that restores a checkpoint", NULL},                             \
+  {                                                                                                                               \
+    "eval", 0, 0, G_OPTION_ARG_NONE, &(O).eval, "a session that only evaluates", NULL                                             \
+  }
 void cli_plan_options_clear(cli_plan_options *options);
 /* Makes the plan. Returns null after printing errors and setting *exit_code; a plan with a conflict is returned with *exit_code
  * CLI_CONFLICT and nothing printed. */
@@ -102,6 +104,11 @@ void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length);
 void cli_noise_flush(cli_noise *noise);
 /* What mpirun said about the end: rank -1 and signal 0 if nothing, exit_code -1 if nothing. */
 void cli_noise_verdict(const cli_noise *noise, int *rank, int *signal_number, int *exit_code);
+
+/* mpi_verdict.c */
+/* Exit code for mpirun's wait status and what its messages said; prints the error unless a rank has. `interrupted`: signal that was
+ * forwarded, 0 if none. */
+int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int interrupted, int status);
 
 /* elf_exports.c */
 /* Number of functions that an executable offers to the libraries it loads, -1 if the file is no ELF file of this machine. The name of

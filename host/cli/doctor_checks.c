@@ -52,8 +52,8 @@ void doctor_process(GPtrArray *checks, const char *program)
   cpu_set_t set;
   int usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 
-  doctor_add(checks, privileged ? DOCTOR_WARNING : DOCTOR_GOOD, "privilege", privileged ? "uid %u, privileged: environment and home are ignored"
-                                                                                      : "uid %u, not privileged", (unsigned)geteuid());
+  doctor_add(checks, privileged ? DOCTOR_WARNING : DOCTOR_GOOD, "privilege",
+             privileged ? "uid %u, privileged: environment and home are ignored" : "uid %u, not privileged", (unsigned)geteuid());
   doctor_add(checks, usable ? DOCTOR_GOOD : DOCTOR_WARNING, "cores", "%d usable by this process, %ld in the machine", usable,
              sysconf(_SC_NPROCESSORS_ONLN));
   int exported = cli_elf_exports(program, &example);
@@ -63,8 +63,8 @@ void doctor_process(GPtrArray *checks, const char *program)
     doctor_add(checks, DOCTOR_GOOD, "exports", "the program offers no functions to plugins");
   else
     doctor_add(checks, DOCTOR_WARNING, "exports",
-               "%s offers %d functions to plugins (such as %s): one of the same name replaces the plugin's own; link it without -rdynamic", program,
-               exported, example);
+               "%s offers %d functions to plugins (such as %s): one of the same name replaces the plugin's own; link it without -rdynamic",
+               program, exported, example);
 }
 
 void doctor_mpi(GPtrArray *checks)
@@ -140,7 +140,8 @@ void doctor_blas(GPtrArray *checks)
   g_autofree char *set = cli_prepare_blas();
   g_autofree char *errors = NULL;
   if (!train) {
-    doctor_add(checks, DOCTOR_WARNING, "blas", "not checked: ordo-train is not installed. A run would get %s", *set ? set : "what is set already");
+    doctor_add(checks, DOCTOR_WARNING, "blas", "not checked: ordo-train is not installed. A run would get %s",
+               *set ? set : "what is set already");
     return;
   }
   const char *const command[] = {train, "--blas-info", NULL};
@@ -149,6 +150,7 @@ void doctor_blas(GPtrArray *checks)
     doctor_add(checks, DOCTOR_GOOD, "blas", "%s", text);
     doctor_add(checks, DOCTOR_GOOD, "blas setting", "%s", *set ? set : "as in the environment");
   } else {
-    doctor_add(checks, DOCTOR_BROKEN, "blas", "the self-test failed: %s", errors && *errors ? g_strchomp(errors) : "ordo-train --blas-info could not be run");
+    doctor_add(checks, DOCTOR_BROKEN, "blas", "the self-test failed: %s",
+               errors && *errors ? g_strchomp(errors) : "ordo-train --blas-info could not be run");
   }
 }

@@ -21,7 +21,8 @@ static gboolean usable_header(const char *bytes, gsize size, Elf64_Ehdr *header)
   memcpy(header, bytes, sizeof *header);
   if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64)
     return FALSE;
-  if (header->e_ident[EI_DATA] != (G_BYTE_ORDER == G_LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) || header->e_shentsize != sizeof(Elf64_Shdr))
+  if (header->e_ident[EI_DATA] != (G_BYTE_ORDER == G_LITTLE_ENDIAN ? ELFDATA2LSB : ELFDATA2MSB) ||
+      header->e_shentsize != sizeof(Elf64_Shdr))
     return FALSE;
   return inside(size, header->e_shoff, (guint64)header->e_shnum * sizeof(Elf64_Shdr));
 }

@@ -105,8 +105,9 @@ static int not_installed(const ordo_cli *cli, const char *verb)
   g_autofree char *what = g_strdup_printf("the program of `ordo %s` is not installed", verb);
   g_autofree char *where = g_strdup_printf("%s/ordo-%s", cli_libexec(), verb);
   g_autofree char *why = g_strdup_printf("`ordo %s` runs a program of its own, and there is no executable file at that path", verb);
-  cli_error(cli, "E-RUN-NO-PROGRAM", what, where, why,
-            "install Ordo with its trainer (./dev build), or set ORDO_LIBEXEC to the directory that has it\nordo doctor shows what is installed");
+  cli_error(
+      cli, "E-RUN-NO-PROGRAM", what, where, why,
+      "install Ordo with its trainer (./dev build), or set ORDO_LIBEXEC to the directory that has it\nordo doctor shows what is installed");
   return CLI_FAILED;
 }
 
@@ -129,11 +130,11 @@ int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
     return cli_usage(cli, verb, what, launcher, "leave --ranks out, or start as many ranks as it says");
   }
   if (cli->plugin_path) {
-    g_ptr_array_add(words, (gpointer)"--plugin-path");
+    g_ptr_array_add(words, (gpointer) "--plugin-path");
     g_ptr_array_add(words, cli->plugin_path);
   }
   if (cli->allow_insecure)
-    g_ptr_array_add(words, (gpointer)"--allow-insecure-dir");
+    g_ptr_array_add(words, (gpointer) "--allow-insecure-dir");
   g_ptr_array_add(words, NULL);
 
   g_free(cli_prepare_blas());

@@ -112,8 +112,8 @@ static gboolean is_known(cli_noise *noise)
   for (char *p = flat; *p; p++)
     if (*p == '\n')
       *p = ' ';
-  return read_signal(noise, flat) || read_desertion(noise, flat) || read_exit(noise, noise->held->str) || (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) ||
-         is_aborted(flat);
+  return read_signal(noise, flat) || read_desertion(noise, flat) || read_exit(noise, noise->held->str) ||
+         (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) || is_aborted(flat);
 }
 
 static void take_line(cli_noise *noise)

@@ -17,12 +17,12 @@ typedef struct global_options {
   gboolean allow_insecure, help;
 } global_options;
 
-#define GLOBAL_ENTRIES(O)                                                                                                                    \
-  {                                                                                                                                          \
-    {"plugin-path", 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &(O).plugin_path, "look for plugins here first; ':' between several", "PATH"},        \
-        {"allow-insecure-dir", 0, 0, G_OPTION_ARG_NONE, &(O).allow_insecure, "accept files and directories that others can write", NULL},    \
-        {"color", 0, 0, G_OPTION_ARG_STRING, &(O).colour, "auto (default), always or never", "WHEN"},                                        \
-        {"help", 'h', 0, G_OPTION_ARG_NONE, &(O).help, "this text", NULL}, G_OPTION_ENTRY_NULL                                               \
+#define GLOBAL_ENTRIES(O)                                                                                                                 \
+  {                                                                                                                                       \
+    {"plugin-path", 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &(O).plugin_path, "look for plugins here first; ':' between several", "PATH"},     \
+        {"allow-insecure-dir", 0, 0, G_OPTION_ARG_NONE, &(O).allow_insecure, "accept files and directories that others can write", NULL}, \
+        {"color", 0, 0, G_OPTION_ARG_STRING, &(O).colour, "auto (default), always or never", "WHEN"},                                     \
+        {"help", 'h', 0, G_OPTION_ARG_NONE, &(O).help, "this text", NULL}, G_OPTION_ENTRY_NULL                                            \
   }
 
 static void global_options_clear(global_options *o)

@@ -107,7 +107,8 @@ int cli_fail(const ordo_cli *cli, ordo_status status)
     cli_error(cli, e->code, e->what, e->where, e->why, e->next);
   }
   if (n == 0)
-    cli_error(cli, "E-INTERNAL", "a call failed without saying why", NULL, ordo_status_name(status), "this is a defect of Ordo; please report it");
+    cli_error(cli, "E-INTERNAL", "a call failed without saying why", NULL, ordo_status_name(status),
+              "this is a defect of Ordo; please report it");
   return cli_exit_code(status);
 }
 

@@ -39,8 +39,8 @@ static void print_text(const ordo_cli *cli, const GPtrArray *checks)
     g_auto(GStrv) lines = g_strsplit(check->text, "\n", -1);
     for (int k = 0; lines[k]; k++) {
       const char *style = k ? "" : cli_style(cli->colour_out, colours[check->verdict]);
-      printf("%s%-8s%s %-13s %s\n", style, k ? "" : verdicts[check->verdict], *style ? cli_style(cli->colour_out, "off") : "", k ? "" : check->topic,
-             lines[k]);
+      printf("%s%-8s%s %-13s %s\n", style, k ? "" : verdicts[check->verdict], *style ? cli_style(cli->colour_out, "off") : "",
+             k ? "" : check->topic, lines[k]);
     }
   }
 }
@@ -65,9 +65,9 @@ int cli_doctor(ordo_cli *cli, int argc, char **argv)
   gboolean json = FALSE;
   g_autofree char *program = NULL;
   const GOptionEntry entries[] = {
-    {"json", 0, 0, G_OPTION_ARG_NONE, &json, "an array of objects", NULL},
-    {"program", 0, 0, G_OPTION_ARG_FILENAME, &program, "an embedding program to check for exported functions", "FILE"},
-    G_OPTION_ENTRY_NULL,
+      {"json", 0, 0, G_OPTION_ARG_NONE, &json, "an array of objects", NULL},
+      {"program", 0, 0, G_OPTION_ARG_FILENAME, &program, "an embedding program to check for exported functions", "FILE"},
+      G_OPTION_ENTRY_NULL,
   };
   g_auto(GStrv) words = NULL;
   int code = CLI_DONE;

@@ -1,6 +1,7 @@
 /* verb_explain.c - `ordo explain CODE`: what an error code means and what to do.
  *
- * The texts stand in one table (host/src/base/errors.def); this verb, docs/errors.md and the test that every code has a text are made from it.
+ * The texts stand in one table (host/src/base/errors.def); this verb, docs/errors.md and the test that every code has a text are made from
+ * it.
  */
 #include "cli.h"
 #include "../src/base/error.h"
@@ -39,7 +40,8 @@ static void print_markdown(void)
 int cli_explain(ordo_cli *cli, int argc, char **argv)
 {
   gboolean markdown = FALSE;
-  const GOptionEntry entries[] = {{"markdown", 0, 0, G_OPTION_ARG_NONE, &markdown, "all texts, as docs/errors.md", NULL}, G_OPTION_ENTRY_NULL};
+  const GOptionEntry entries[] = {{"markdown", 0, 0, G_OPTION_ARG_NONE, &markdown, "all texts, as docs/errors.md", NULL},
+                                  G_OPTION_ENTRY_NULL};
   g_auto(GStrv) words = NULL;
   int code = CLI_DONE;
   if (!cli_parse(cli, "explain", entries, argc, argv, 0, 1, &words, &code))

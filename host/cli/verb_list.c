@@ -70,8 +70,8 @@ static void print_table(const ordo_cli *cli, const GPtrArray *shown)
     version_width = MAX(version_width, info->version ? (int)strlen(info->version) : 1);
   }
   if (shown->len)
-    printf("%s%-*s  %-9s  %-*s  %-8s  %s%s\n", cli_style(cli->colour_out, "bold"), id_width, "id", "kind", version_width, "version", "state",
-           "summary", cli_style(cli->colour_out, "off"));
+    printf("%s%-*s  %-9s  %-*s  %-8s  %s%s\n", cli_style(cli->colour_out, "bold"), id_width, "id", "kind", version_width, "version",
+           "state", "summary", cli_style(cli->colour_out, "off"));
   for (guint i = 0; i < shown->len; i++)
     print_row(cli, shown->pdata[i], id_width, version_width);
 }
@@ -80,9 +80,9 @@ int cli_list(ordo_cli *cli, int argc, char **argv)
 {
   gboolean json = FALSE, failed = FALSE;
   const GOptionEntry entries[] = {
-    {"json", 0, 0, G_OPTION_ARG_NONE, &json, "an array of objects", NULL},
-    {"failed", 0, 0, G_OPTION_ARG_NONE, &failed, "only files that are not usable, with the reason", NULL},
-    G_OPTION_ENTRY_NULL,
+      {"json", 0, 0, G_OPTION_ARG_NONE, &json, "an array of objects", NULL},
+      {"failed", 0, 0, G_OPTION_ARG_NONE, &failed, "only files that are not usable, with the reason", NULL},
+      G_OPTION_ENTRY_NULL,
   };
   g_auto(GStrv) words = NULL;
   int code = CLI_DONE;

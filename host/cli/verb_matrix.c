@@ -6,9 +6,9 @@ int cli_matrix(ordo_cli *cli, int argc, char **argv)
   gboolean json = FALSE;
   int ranks = 2;
   const GOptionEntry entries[] = {
-    {"json", 0, 0, G_OPTION_ARG_NONE, &json, "for a program", NULL},
-    {"ranks", 'n', 0, G_OPTION_ARG_INT, &ranks, "world size (default 2)", "N"},
-    G_OPTION_ENTRY_NULL,
+      {"json", 0, 0, G_OPTION_ARG_NONE, &json, "for a program", NULL},
+      {"ranks", 'n', 0, G_OPTION_ARG_INT, &ranks, "world size (default 2)", "N"},
+      G_OPTION_ENTRY_NULL,
   };
   g_auto(GStrv) words = NULL;
   char *text = NULL;
@@ -20,7 +20,8 @@ int cli_matrix(ordo_cli *cli, int argc, char **argv)
   ordo_context *context = cli_context(cli);
   if (!context)
     return CLI_USAGE;
-  ordo_status status = ordo_plan_matrix(context, ranks, json ? ORDO_RENDER_JSON : ORDO_RENDER_TEXT, cli->colour_out ? ORDO_RENDER_COLOUR : 0, &text);
+  ordo_status status =
+      ordo_plan_matrix(context, ranks, json ? ORDO_RENDER_JSON : ORDO_RENDER_TEXT, cli->colour_out ? ORDO_RENDER_COLOUR : 0, &text);
   if (status != ORDO_OK)
     return cli_fail(cli, status);
   cli_print(text);

@@ -51,7 +51,8 @@ int cli_help(ordo_cli *cli, int argc, char **argv)
   if (words[0])
     return help_of(cli, words[0]);
   const char *bold = cli_style(cli->colour_out, "bold"), *off = cli_style(cli->colour_out, "off");
-  printf("ordo - one dispatch order for distributed-training plugins\n\n%susage%s: ordo [options] VERB ...\n\n%sverbs%s\n", bold, off, bold, off);
+  printf("ordo - one dispatch order for distributed-training plugins\n\n%susage%s: ordo [options] VERB ...\n\n%sverbs%s\n", bold, off, bold,
+         off);
   for (const cli_verb *verb = cli_verbs(); verb->name; verb++)
     printf("  %-9s %-32s %s\n", verb->name, verb->arguments, verb->summary);
   g_autofree char *globals = cli_global_help();

@@ -23,9 +23,9 @@ int cli_why(ordo_cli *cli, int argc, char **argv)
   cli_plan_options o = {0};
   gboolean json = FALSE;
   const GOptionEntry entries[] = {
-    CLI_PLAN_ENTRIES(o),
-    {"json", 0, 0, G_OPTION_ARG_NONE, &json, "for a program", NULL},
-    G_OPTION_ENTRY_NULL,
+      CLI_PLAN_ENTRIES(o),
+      {"json", 0, 0, G_OPTION_ARG_NONE, &json, "for a program", NULL},
+      G_OPTION_ENTRY_NULL,
   };
   g_auto(GStrv) words = NULL;
   ordo_plan *plan = NULL;
@@ -69,9 +69,9 @@ int cli_why_not(ordo_cli *cli, int argc, char **argv)
   cli_plan_options o = {0};
   gboolean json = FALSE;
   const GOptionEntry entries[] = {
-    CLI_PLAN_ENTRIES(o),
-    {"json", 0, 0, G_OPTION_ARG_NONE, &json, "for a program", NULL},
-    G_OPTION_ENTRY_NULL,
+      CLI_PLAN_ENTRIES(o),
+      {"json", 0, 0, G_OPTION_ARG_NONE, &json, "for a program", NULL},
+      G_OPTION_ENTRY_NULL,
   };
   g_auto(GStrv) words = NULL;
   ordo_plan *plan = NULL;

@@ -21,8 +21,8 @@ outcome *command_run(const char *line)
   int status = 0, i = 0;
   gint64 start = g_get_monotonic_time();
 
-  for (const char *const *name = (const char *const[]){"NO_COLOR", "ORDO_PLUGIN_PATH", "ORDO_LIBEXEC", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS",
-                                                      "OMP_NUM_THREADS", NULL};
+  for (const char *const *name = (const char *const[]){"NO_COLOR", "ORDO_PLUGIN_PATH", "ORDO_LIBEXEC", "OPENBLAS_CORETYPE",
+                                                       "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", NULL};
        *name; name++)
     environment = g_environ_unsetenv(environment, *name);
   environment = g_environ_setenv(environment, "HOME", "/nonexistent", TRUE);

@@ -38,8 +38,8 @@ int main(int argc, char **argv)
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   printf("rank %d of %d\n", rank, size);
   if (rank == 0) {
-    printf("OPENBLAS_CORETYPE=%s OPENBLAS_NUM_THREADS=%s OMP_NUM_THREADS=%s\nwords", variable("OPENBLAS_CORETYPE"), variable("OPENBLAS_NUM_THREADS"),
-           variable("OMP_NUM_THREADS"));
+    printf("OPENBLAS_CORETYPE=%s OPENBLAS_NUM_THREADS=%s OMP_NUM_THREADS=%s\nwords", variable("OPENBLAS_CORETYPE"),
+           variable("OPENBLAS_NUM_THREADS"), variable("OMP_NUM_THREADS"));
     for (int i = 1; i < argc; i++)
       printf(" %s", argv[i]);
     printf("\n");

@@ -136,10 +136,14 @@ static void a_signal_reaches_the_ranks(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(one_rank_runs_directly),           cmocka_unit_test(one_blas_thread_per_rank),
-    cmocka_unit_test(ranks_are_started),                cmocka_unit_test(a_configuration_file_may_say_how_many),
-    cmocka_unit_test(under_another_launcher_it_joins),  cmocka_unit_test(exit_codes_of_ranks_come_through),
-    cmocka_unit_test(a_killed_rank_ends_the_run),       cmocka_unit_test(a_signal_reaches_the_ranks),
+      cmocka_unit_test(one_rank_runs_directly),
+      cmocka_unit_test(one_blas_thread_per_rank),
+      cmocka_unit_test(ranks_are_started),
+      cmocka_unit_test(a_configuration_file_may_say_how_many),
+      cmocka_unit_test(under_another_launcher_it_joins),
+      cmocka_unit_test(exit_codes_of_ranks_come_through),
+      cmocka_unit_test(a_killed_rank_ends_the_run),
+      cmocka_unit_test(a_signal_reaches_the_ranks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,31 +60,38 @@ static void ordinary_text_passes(void **state)
 static void a_signal_is_read(void **state)
 {
   (void)state;
-  expect("x\n" RULE "mpirun noticed that process rank 1 with PID 4711 on node vm exited on signal 9 (Killed).\n" RULE, "x\n", (verdict){1, 9, -1});
-  expect(RULE "prterun noticed that process rank 12 with PID 4711 on node vm exited on\nsignal 11 (Segmentation fault).\n" RULE "y\n", "y\n",
-         (verdict){12, 11, -1});
+  expect("x\n" RULE "mpirun noticed that process rank 1 with PID 4711 on node vm exited on signal 9 (Killed).\n" RULE, "x\n",
+         (verdict){1, 9, -1});
+  expect(RULE "prterun noticed that process rank 12 with PID 4711 on node vm exited on\nsignal 11 (Segmentation fault).\n" RULE "y\n",
+         "y\n", (verdict){12, 11, -1});
 }
 
 static void an_exit_code_is_read(void **state)
 {
   (void)state;
-  expect(RULE "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n" RULE RULE
-              "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first process to do so "
-              "was:\n\n  Process name: [[17105,1],3]\n  Exit code:    2\n" RULE,
-         "", (verdict){3, 0, 2});
-  expect(RULE "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. The first process to do so "
+  expect(
+      RULE
+      "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n" RULE
+          RULE "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first "
+               "process to do so "
+      "was:\n\n  Process name: [[17105,1],3]\n  Exit code:    2\n" RULE,
+      "", (verdict){3, 0, 2});
+  expect(RULE "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. The first "
+              "process to do so "
               "was:\n\n   Process name: [prterun-vm-17@1,5]\n   Exit code:    4\n" RULE,
          "", (verdict){5, 0, 4});
-  expect(RULE "mpirun has exited due to process rank 1 with PID 0 on\nnode vm exiting improperly. There are three reasons this could occur:\n" RULE, "",
-         (verdict){1, 0, 0});
+  expect(
+      RULE
+      "mpirun has exited due to process rank 1 with PID 0 on\nnode vm exiting improperly. There are three reasons this could occur:\n" RULE,
+      "", (verdict){1, 0, 0});
 }
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(ordinary_text_passes),
-    cmocka_unit_test(a_signal_is_read),
-    cmocka_unit_test(an_exit_code_is_read),
+      cmocka_unit_test(ordinary_text_passes),
+      cmocka_unit_test(a_signal_is_read),
+      cmocka_unit_test(an_exit_code_is_read),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,28 +29,28 @@ typedef struct golden_row {
 } golden_row;
 
 static const golden_row golden[] = {
-  {"", "", LOAD " " CREATE},
-  {"", "apex_amp:O2", LOAD " " CONVERT " " CREATE " " WRAP_OPTIMIZER},
-  {"", "jointx", LOAD " " CREATE " " JOINT_INIT},
-  {"ddp", "", LOAD " " CREATE " " WRAP},
-  {"ddp", "apex_amp:O2", LOAD " " CONVERT " " CREATE " " WRAP_OPTIMIZER " " WRAP},
-  {"ddp", "jointx", LOAD " " CREATE " " JOINT_INIT " " WRAP},
-  {"fsdp1", "", WRAP " " CREATE " " SHARDED},
-  {"fsdp1", "apex_amp:O2", CONVERT " " WRAP " " CREATE " " SHARDED " " WRAP_OPTIMIZER},
-  {"fsdp1", "jointx", NULL},
-  {"fsdp2", "", CREATE " " JOINT " " SHARDED},
-  {"fsdp2", "apex_amp:O2", CONVERT " " CREATE " " JOINT " " SHARDED " " WRAP_OPTIMIZER},
-  {"fsdp2", "jointx", NULL},
-  {"tp", "", LOAD " " PARTITION " " CREATE},
-  {"tp", "apex_amp:O2", LOAD " " CONVERT " " PARTITION " " CREATE " " WRAP_OPTIMIZER},
-  {"tp", "jointx", NULL},
-  {"tp=2+fsdp2", "", PARTITION " " CREATE " " JOINT " " SHARDED},
-  {"tp=2+fsdp2", "apex_amp:O2", CONVERT " " PARTITION " " CREATE " " JOINT " " SHARDED " " WRAP_OPTIMIZER},
-  {"tp=2+fsdp2", "jointx", NULL},
-  {"tp=2+ddp", "", LOAD " " PARTITION " " CREATE " " WRAP},
-  {"tp=2+fsdp1", "apex_amp:O2", CONVERT " " PARTITION " " WRAP " " CREATE " " SHARDED " " WRAP_OPTIMIZER},
-  {"ddp=2+fsdp2", "", CREATE " " JOINT " " WRAP " " SHARDED},
-  {"ddp=2+fsdp2", "apex_amp:O2", CONVERT " " CREATE " " JOINT " " WRAP " " SHARDED " " WRAP_OPTIMIZER},
+    {"", "", LOAD " " CREATE},
+    {"", "apex_amp:O2", LOAD " " CONVERT " " CREATE " " WRAP_OPTIMIZER},
+    {"", "jointx", LOAD " " CREATE " " JOINT_INIT},
+    {"ddp", "", LOAD " " CREATE " " WRAP},
+    {"ddp", "apex_amp:O2", LOAD " " CONVERT " " CREATE " " WRAP_OPTIMIZER " " WRAP},
+    {"ddp", "jointx", LOAD " " CREATE " " JOINT_INIT " " WRAP},
+    {"fsdp1", "", WRAP " " CREATE " " SHARDED},
+    {"fsdp1", "apex_amp:O2", CONVERT " " WRAP " " CREATE " " SHARDED " " WRAP_OPTIMIZER},
+    {"fsdp1", "jointx", NULL},
+    {"fsdp2", "", CREATE " " JOINT " " SHARDED},
+    {"fsdp2", "apex_amp:O2", CONVERT " " CREATE " " JOINT " " SHARDED " " WRAP_OPTIMIZER},
+    {"fsdp2", "jointx", NULL},
+    {"tp", "", LOAD " " PARTITION " " CREATE},
+    {"tp", "apex_amp:O2", LOAD " " CONVERT " " PARTITION " " CREATE " " WRAP_OPTIMIZER},
+    {"tp", "jointx", NULL},
+    {"tp=2+fsdp2", "", PARTITION " " CREATE " " JOINT " " SHARDED},
+    {"tp=2+fsdp2", "apex_amp:O2", CONVERT " " PARTITION " " CREATE " " JOINT " " SHARDED " " WRAP_OPTIMIZER},
+    {"tp=2+fsdp2", "jointx", NULL},
+    {"tp=2+ddp", "", LOAD " " PARTITION " " CREATE " " WRAP},
+    {"tp=2+fsdp1", "apex_amp:O2", CONVERT " " PARTITION " " WRAP " " CREATE " " SHARDED " " WRAP_OPTIMIZER},
+    {"ddp=2+fsdp2", "", CREATE " " JOINT " " WRAP " " SHARDED},
+    {"ddp=2+fsdp2", "apex_amp:O2", CONVERT " " CREATE " " JOINT " " WRAP " " SHARDED " " WRAP_OPTIMIZER},
 };
 
 static char *with_fakes(const char *words)
@@ -78,8 +78,8 @@ static void plan_steps_are_the_golden_table(void **state)
       continue;
     }
     g_autofree char *expected =
-      g_strdup_printf("mesh.init model.build %s scheduler.create restore.optimizer %srestore.scheduler restore.data restore.rng verify ", row->steps,
-                      *row->precision ? "restore.precision " : "");
+        g_strdup_printf("mesh.init model.build %s scheduler.create restore.optimizer %srestore.scheduler restore.data restore.rng verify ",
+                        row->steps, *row->precision ? "restore.precision " : "");
     g_strdelimit(o->out, "\n", ' ');
     if (o->code != 0 || strcmp(o->out, expected) != 0)
       fail_msg("%s: exit code %d\nexpected %s\ngot      %s\n%s", words, o->code, expected, o->out, o->err);
@@ -195,9 +195,13 @@ static void refused_files(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(plan_steps_are_the_golden_table), cmocka_unit_test(every_form_of_a_plan), cmocka_unit_test(a_conflict_is_explained_in_every_form),
-    cmocka_unit_test(why_names_origins),               cmocka_unit_test(lists_and_inspections), cmocka_unit_test(wrong_names_and_values),
-    cmocka_unit_test(refused_files),
+      cmocka_unit_test(plan_steps_are_the_golden_table),
+      cmocka_unit_test(every_form_of_a_plan),
+      cmocka_unit_test(a_conflict_is_explained_in_every_form),
+      cmocka_unit_test(why_names_origins),
+      cmocka_unit_test(lists_and_inspections),
+      cmocka_unit_test(wrong_names_and_values),
+      cmocka_unit_test(refused_files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_usage.c - the command line: every verb answers, bad input gets a code, a place and the nearest name, exit codes are the documented ones. */
+/* test_usage.c - the command line: every verb answers, bad input gets a code, a place and the nearest name, exit codes are the documented
+ * ones. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -77,8 +78,8 @@ static void colour_only_on_a_terminal(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(verbs_answer),          cmocka_unit_test(bad_usage_names_the_nearest), cmocka_unit_test(words_that_are_paths_are_no_verbs),
-    cmocka_unit_test(json_is_json),          cmocka_unit_test(colour_only_on_a_terminal),
+      cmocka_unit_test(verbs_answer), cmocka_unit_test(bad_usage_names_the_nearest), cmocka_unit_test(words_that_are_paths_are_no_verbs),
+      cmocka_unit_test(json_is_json), cmocka_unit_test(colour_only_on_a_terminal),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ typedef struct ordo_reader {
 
 static const char *kind_of(const ordo_reader *reader)
 {
-  return reader->kind == ORDO_KIND_PRECISION ? "precision" : "strategy";
+  return reader->kind == ORDO_KIND_PRECISION ? "precision" : reader->kind == ORDO_KIND_COMM_HOOK ? "hook" : "strategy";
 }
 
 static void complain(ordo_reader *reader, const char *code, const char *where, const char *why, const char *next, const char *format, ...)

@@ -103,7 +103,7 @@ static const ordo_probe *refused_by_name(const ordo_registry *registry, const ch
 
 static ordo_status push_refused(const ordo_probe *probe, const char *name, ordo_errors *errors)
 {
-  return ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-REFUSED", probe->found.info.path, probe->found.info.reason,
+  return ordo_errors_push(errors, ORDO_E_REFUSED, probe->code, probe->found.info.path, probe->found.info.reason,
                           "cure the reason, or choose another plugin: ordo list", "plugin '%s' is refused", name);
 }
 

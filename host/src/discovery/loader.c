@@ -102,7 +102,7 @@ static ordo_status look_again(const ordo_found *found, uint32_t context_flags, o
   ordo_probe *now = ordo_probe_file(found->info.path, found->info.source, context_flags);
   ordo_status status = ORDO_OK;
   if (now->found.info.state == ORDO_PLUGIN_REFUSED)
-    status = ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-REFUSED", found->info.path, now->found.info.reason,
+    status = ordo_errors_push(errors, ORDO_E_REFUSED, now->code, found->info.path, now->found.info.reason,
                               "cure the reason, or choose another plugin: ordo list", "plugin '%s' is refused", found->info.id);
   else if (now->found.device != found->device || now->found.inode != found->inode || now->found.size != found->size ||
            now->found.mtime_ns != found->mtime_ns)

@@ -10,6 +10,7 @@ typedef struct ordo_probe {
   char *build_id;
   guint place; /* position of its place in the search path: the smaller wins between equals */
   gboolean static_tls;
+  const char *code; /* of the error when it is refused: E-PLUGIN-ELF, -TRUST, -ABI, -REFUSED or E-MANIFEST; static */
 } ordo_probe;
 
 /* Reads the note of the file at an absolute path and judges file and owner; never fails: what cannot be used is a record in state

@@ -170,7 +170,7 @@ static void warn_static_tls(ordo_registry *registry, ordo_errors *errors)
   for (guint i = 0; i < registry->probes->len; i++) {
     const ordo_probe *probe = g_ptr_array_index(registry->probes, i);
     if (probe->static_tls && probe->found.info.state == ORDO_PLUGIN_USABLE)
-      remark(registry, errors, "E-PLUGIN-ELF", probe->found.info.path, "compile the plugin without -ftls-model=initial-exec",
+      remark(registry, errors, "E-PLUGIN-TLS", probe->found.info.path, "compile the plugin without -ftls-model=initial-exec",
              g_strdup_printf("plugin '%s' takes thread-local storage from a small pool of the process, so that loading it may fail later",
                              probe->found.info.id));
   }

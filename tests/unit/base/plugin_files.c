@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ordo/manifest.h>
@@ -184,6 +185,20 @@ char *write_plugin(const char *directory, const char *name, const char *id, cons
   elf_recipe recipe = {.manifest = manifest};
   write_elf(path, &recipe);
   return path;
+}
+
+gboolean as_ordinary_user(gboolean (*check)(const void *data), const void *data)
+{
+  int status = 0;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0)
+      _exit(3);
+    _exit(check(data) ? 0 : 1);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 int memory_file(const void *bytes, gsize length)

@@ -42,6 +42,9 @@ void write_bytes(const char *path, const void *bytes, gsize length);
 void write_elf(const char *path, const elf_recipe *recipe);
 /* DIR/NAME.so with a manifest made of the arguments; returns its path, freed by the caller. */
 char *write_plugin(const char *directory, const char *name, const char *id, const char *kind, const char *version, const char *more);
+/* Runs `check` in a child that is no root (user 65534 if this process is root, since root may read everything). TRUE if it returned
+ * TRUE; nothing that the child does reaches this process. */
+gboolean as_ordinary_user(gboolean (*check)(const void *data), const void *data);
 /* A memory file that holds `bytes`; closed by the caller. */
 int memory_file(const void *bytes, gsize length);
 
