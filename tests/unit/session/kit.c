@@ -1,0 +1,816 @@
+/* kit.c - sessions for tests: resolver, fake plugins, model and optimizer in one program. */
+#include "kit.h"
+
+#include <math.h>
+#include <string.h>
+
+static kit *current; /* tables have no user pointer before create */
+
+/* ---- fake plugins ---- */
+
+typedef struct fake_instance {
+  fake *knobs;
+  const ordo_job *job;
+  float *shard, *shard_grad, *full, *full_grad, *master, *master_grad;
+} fake_instance;
+
+static fake *find_fake(const char *id)
+{
+  for (int i = 0; i < KIT_MAX_FAKES; i++)
+    if (!g_strcmp0(current->fakes[i].id, id))
+      return &current->fakes[i];
+  return NULL;
+}
+
+static const char *id_of(const ordo_job *job)
+{
+  return ((const ordo_instance *)job->ctx)->plugin->id;
+}
+
+static ordo_status hear(const fake_instance *self, const char *member)
+{
+  g_string_append_printf(current->log, "%s.%s ", self->knobs->id, member);
+  if (g_strcmp0(self->knobs->fail_in, member))
+    return ORDO_OK;
+  if (self->knobs->lose_rank)
+    return ORDO_E_PEER_LOST;
+  if (self->knobs->silent)
+    return ORDO_E_UNSUPPORTED;
+  return self->job->host->fail(self->job->host->ctx, ORDO_E_UNSUPPORTED, "told to fail", "tell it otherwise");
+}
+
+static ordo_status fake_probe(const ordo_host *host)
+{
+  const ordo_plugin_use *plugin = host->ctx;
+  if (!g_strcmp0(find_fake(plugin->id)->fail_in, "probe"))
+    return host->fail(host->ctx, ORDO_E_UNAVAILABLE, "not on this machine", NULL);
+  return ORDO_OK;
+}
+
+static ordo_status fake_create(const ordo_job *job, void **instance)
+{
+  fake_instance *self = g_new0(fake_instance, 1);
+  ordo_status status;
+  self->knobs = find_fake(id_of(job));
+  self->job = job;
+  status = hear(self, "create");
+  if (status != ORDO_OK)
+    g_clear_pointer(&self, g_free);
+  *instance = self;
+  return status;
+}
+
+static void fake_destroy(void *data)
+{
+  fake_instance *self = data;
+  hear(self, "destroy");
+  self->job->free(self->job->ctx, self->shard);
+  self->job->free(self->job->ctx, self->shard_grad);
+  self->job->free(self->job->ctx, self->full);
+  self->job->free(self->job->ctx, self->full_grad);
+  self->job->free(self->job->ctx, self->master);
+  self->job->free(self->job->ctx, self->master_grad);
+  g_free(self);
+}
+
+static int64_t total_numel(const ordo_model *model)
+{
+  int64_t total = 0;
+  for (uint32_t i = 0; i < model->n_params; i++)
+    total += ((const ordo_param_record *)model->params[i])->root == (const ordo_param_record *)model->params[i] ? model->params[i]->numel : 0;
+  return total;
+}
+
+static int is_root(const ordo_param *param)
+{
+  return ((const ordo_param_record *)param)->root == (const ordo_param_record *)param;
+}
+
+/* One flat leaf: the concatenated params, padded and cut evenly over the axis. */
+static ordo_status shard_flat(fake_instance *self)
+{
+  const ordo_job *job = self->job;
+  const ordo_model *model = job->model;
+  int64_t ranks = job->axis->size, total = total_numel(model), piece = (total + ranks - 1) / ranks;
+  int64_t first = piece * job->axis->coordinate, at = 0;
+  ordo_chunk chunks[8];
+  ordo_leaf_link links[8];
+  ordo_leaf_spec specs[2] = {{.struct_size = sizeof specs[0], .name = "flat", .dtype = ORDO_F32, .grad_dtype = ORDO_F32, .numel = piece, .flags = ORDO_PARAM_REQUIRES_GRAD}};
+  size_t n_links = 0;
+  ordo_status status;
+  memset(chunks, 0, sizeof chunks);
+  self->shard = job->alloc(job->ctx, (size_t)piece * 4, ORDO_MEM_WEIGHTS);
+  self->shard_grad = job->alloc(job->ctx, (size_t)piece * 4, ORDO_MEM_GRADIENTS);
+  self->full = job->alloc(job->ctx, (size_t)total * 4, ORDO_MEM_WEIGHTS);
+  self->full_grad = job->alloc(job->ctx, (size_t)total * 4, ORDO_MEM_GRADIENTS);
+  specs[0].data = self->shard;
+  specs[0].grad = self->shard_grad;
+  specs[0].params = model->params;
+  specs[0].n_params = model->n_params;
+  specs[0].placement.struct_size = sizeof specs[0].placement;
+  specs[0].placement.chunks = chunks;
+  for (uint32_t a = 0; a < job->mesh->n_axes; a++) {
+    specs[0].placement.data[a] = job->mesh->axes[a] == job->axis ? ORDO_SHARD : ORDO_REPLICATE;
+    specs[0].placement.grad_partial[a] = job->mesh->axes[a]->kind == ORDO_AXIS_DATA;
+  }
+  for (uint32_t i = 0; i < model->n_params; i++) {
+    const ordo_param *param = model->params[i];
+    int64_t begin = MAX(first, at), end = MIN(first + piece, at + param->numel);
+    if (!is_root(param))
+      continue;
+    if (begin < end)
+      chunks[specs[0].placement.n_chunks++] = (ordo_chunk){.struct_size = sizeof chunks[0], .param = param, .kind = ORDO_CHUNK_FLAT, .leaf_offset = begin - first, .begin = begin - at, .end = end - at};
+    at += param->numel;
+  }
+  for (uint32_t i = 0; i < model->n_leaves; i++)
+    links[n_links++] = (ordo_leaf_link){i, 0};
+  if (self->knobs->drop_link)
+    n_links--;
+  if (self->knobs->tear_tie) {
+    specs[1] = specs[0];
+    specs[1].name = "torn";
+    specs[1].placement.n_chunks = 0;
+    specs[1].params = &model->params[model->n_params - 1];
+    specs[1].n_params = 1;
+    links[n_links++] = (ordo_leaf_link){0, 1};
+  }
+  status = job->replace_leaves(job->ctx, specs, self->knobs->tear_tie ? 2 : 1, links, n_links);
+  if (status == ORDO_OK && self->knobs->twice)
+    status = job->replace_leaves(job->ctx, specs, 1, (const ordo_leaf_link[]){{0, 0}}, 1);
+  return status;
+}
+
+static ordo_status fake_wrap(void *data)
+{
+  fake_instance *self = data;
+  ordo_status status = hear(self, "wrap");
+  return status == ORDO_OK && self->knobs->flat ? shard_flat(self) : status;
+}
+
+static ordo_status fake_prepare_joint(void *data, ordo_optimizer *optimizer)
+{
+  fake_instance *self = data;
+  ordo_status status = hear(self, optimizer ? "prepare_joint" : "prepare_joint_without_optimizer");
+  return status == ORDO_OK && self->knobs->flat ? shard_flat(self) : status;
+}
+
+static void fake_undo(void *data, ordo_step step)
+{
+  g_string_append_printf(current->log, "%s.undo(%s) ", ((fake_instance *)data)->knobs->id, ordo_step_name(step));
+}
+
+/* Binds every param into the gathered buffer (flat), as a sharding strategy does before its forward. */
+static ordo_status gather(fake_instance *self)
+{
+  const ordo_job *job = self->job;
+  const ordo_model *model = job->model;
+  int64_t total = total_numel(model), at = 0, ranks = job->axis->size, piece = (total + ranks - 1) / ranks;
+  g_autofree float *whole = g_new0(float, (gsize)(piece * ranks));
+  ordo_status status = ordo_all_gather(job->axis->comm, self->shard, whole, piece, ORDO_F32);
+  memcpy(self->full, whole, (size_t)total * 4);
+  for (uint32_t i = 0; i < model->n_params && status == ORDO_OK; i++) {
+    if (!is_root(model->params[i]))
+      continue;
+    status = job->bind(job->ctx, model->params[i], self->full + at, self->full_grad + at);
+    at += model->params[i]->numel;
+  }
+  return status;
+}
+
+static ordo_status fake_step_begin(void *data, const ordo_step_info *info)
+{
+  fake_instance *self = data;
+  ordo_status status = hear(self, "step_begin");
+  (void)info;
+  if (self->knobs->outside)
+    return self->job->replace_leaves(self->job->ctx, &(ordo_leaf_spec){.struct_size = sizeof(ordo_leaf_spec)}, 1, NULL, 0);
+  return status == ORDO_OK && self->knobs->flat ? gather(self) : status;
+}
+
+static ordo_status fake_micro_begin(void *data, const ordo_step_info *info)
+{
+  (void)info;
+  return hear(data, "micro_begin");
+}
+
+static ordo_status fake_micro_end(void *data, const ordo_step_info *info)
+{
+  (void)info;
+  return hear(data, "micro_end");
+}
+
+static ordo_status unit_event(void *data, const char *event, const ordo_unit *unit)
+{
+  g_autofree char *member = g_strdup_printf("%s(%s)", event, unit->name);
+  return hear(data, member);
+}
+
+static ordo_status fake_pre_forward(void *data, const ordo_unit *unit)
+{
+  return unit_event(data, "pre_forward", unit);
+}
+
+static ordo_status fake_post_forward(void *data, const ordo_unit *unit)
+{
+  return unit_event(data, "post_forward", unit);
+}
+
+static ordo_status fake_pre_backward(void *data, const ordo_unit *unit)
+{
+  return unit_event(data, "pre_backward", unit);
+}
+
+static ordo_status fake_post_backward(void *data, const ordo_unit *unit)
+{
+  return unit_event(data, "post_backward", unit);
+}
+
+static ordo_status fake_grad_ready(void *data, const ordo_param *param)
+{
+  g_autofree char *member = g_strdup_printf("grad_ready(%s)", param->name);
+  return hear(data, member);
+}
+
+static ordo_status reduce_leaf(fake_instance *self, ordo_leaf *leaf, double divisor)
+{
+  const ordo_job *job = self->job;
+  ordo_status status = ordo_all_reduce(job->axis->comm, leaf->grad, leaf->numel, ORDO_F32, ORDO_SUM, 1.0 / divisor);
+  if (status == ORDO_OK)
+    status = job->mark_reduced(job->ctx, leaf, divisor);
+  if (status == ORDO_OK && self->knobs->reduce_twice)
+    status = job->mark_reduced(job->ctx, leaf, divisor);
+  return status;
+}
+
+static ordo_status reduce_flat(fake_instance *self, double divisor)
+{
+  const ordo_job *job = self->job;
+  int64_t total = total_numel(job->model), ranks = job->axis->size, piece = (total + ranks - 1) / ranks;
+  g_autofree float *padded = g_new0(float, (gsize)(piece * ranks));
+  ordo_leaf *leaf = job->model->leaves[0];
+  ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, padded, self->shard_grad, piece, ORDO_F32);
+  ordo_status status;
+  memcpy(padded, self->full_grad, (size_t)total * 4);
+  for (int64_t i = total; i < piece * ranks; i++)
+    padded[i] = 1e6f; /* padding: must not be counted by anybody */
+  c.factor = 1.0 / divisor;
+  c.flags = job->ordered ? ORDO_COMM_ORDERED : 0;
+  status = ordo_comm_run(job->axis->comm, &c);
+  if (status == ORDO_OK)
+    status = job->mark_grad(job->ctx, leaf, ORDO_GRAD_HELD);
+  return status == ORDO_OK ? job->mark_reduced(job->ctx, leaf, divisor) : status;
+}
+
+static ordo_status fake_reduce(void *data, const ordo_step_info *info)
+{
+  fake_instance *self = data;
+  double divisor = self->knobs->only_sum ? 1.0 : info->divide_factor;
+  ordo_status status = hear(self, "reduce");
+  if (status != ORDO_OK || self->knobs->forget)
+    return status;
+  if (self->knobs->flat)
+    return reduce_flat(self, divisor);
+  for (uint32_t i = 0; i < self->job->model->n_leaves && status == ORDO_OK; i++)
+    if (self->job->model->leaves[i]->flags & ORDO_PARAM_REQUIRES_GRAD)
+      status = reduce_leaf(self, self->job->model->leaves[i], divisor);
+  return status;
+}
+
+static ordo_status fake_pre_step(void *data, const ordo_step_info *info)
+{
+  (void)info;
+  return hear(data, "pre_step");
+}
+
+static ordo_status fake_should_commit(void *data, int32_t *commit)
+{
+  fake_instance *self = data;
+  *commit = !(self->knobs->veto && self->job->mesh->rank == 0);
+  return ORDO_OK;
+}
+
+static ordo_status fake_post_step(void *data, const ordo_step_info *info)
+{
+  fake_instance *self = data;
+  (void)info;
+  if (self->knobs->drifts && self->job->mesh->rank == 1)
+    ((float *)self->job->model->leaves[1]->data)[0] += 1.0f;
+  return hear(self, "post_step");
+}
+
+static ordo_status fake_step_end(void *data, const ordo_step_info *info)
+{
+  (void)info;
+  return hear(data, "step_end");
+}
+
+static ordo_status plain(void *data, const char *member)
+{
+  return hear(data, member);
+}
+
+#define PLAIN(NAME)                              \
+  static ordo_status fake_##NAME(void *data)     \
+  {                                              \
+    return plain(data, #NAME);                   \
+  }
+PLAIN(validate)
+PLAIN(setup_environment)
+PLAIN(inject)
+PLAIN(partition)
+PLAIN(after_setup)
+PLAIN(eval_begin)
+PLAIN(eval_end)
+PLAIN(convert_model)
+PLAIN(masters_to_model)
+
+static ordo_status fake_prepare_optimizer(void *data, ordo_optimizer *optimizer)
+{
+  (void)optimizer;
+  return hear(data, "prepare_optimizer");
+}
+
+static ordo_status fake_activation(void *data, const ordo_activation *activation)
+{
+  ((float *)activation->data)[0] *= 2.0f;
+  return hear(data, "activation");
+}
+
+static const ordo_strategy full_strategy = {.struct_size = sizeof full_strategy,
+                                            .probe = fake_probe,
+                                            .create = fake_create,
+                                            .validate = fake_validate,
+                                            .setup_environment = fake_setup_environment,
+                                            .destroy = fake_destroy,
+                                            .inject = fake_inject,
+                                            .partition = fake_partition,
+                                            .wrap = fake_wrap,
+                                            .prepare_joint = fake_prepare_joint,
+                                            .prepare_optimizer = fake_prepare_optimizer,
+                                            .undo = fake_undo,
+                                            .after_setup = fake_after_setup,
+                                            .step_begin = fake_step_begin,
+                                            .micro_begin = fake_micro_begin,
+                                            .pre_forward = fake_pre_forward,
+                                            .post_forward = fake_post_forward,
+                                            .pre_backward = fake_pre_backward,
+                                            .post_backward = fake_post_backward,
+                                            .grad_ready = fake_grad_ready,
+                                            .micro_end = fake_micro_end,
+                                            .reduce = fake_reduce,
+                                            .pre_step = fake_pre_step,
+                                            .should_commit = fake_should_commit,
+                                            .post_step = fake_post_step,
+                                            .step_end = fake_step_end,
+                                            .eval_begin = fake_eval_begin,
+                                            .eval_end = fake_eval_end,
+                                            .activation = fake_activation};
+
+static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
+{
+  fake_instance *self = data;
+  const ordo_model *model = self->job->model;
+  ordo_status status = hear(self, "wrap_optimizer");
+  int64_t at = 0;
+  (void)optimizer;
+  if (status != ORDO_OK || !self->knobs->masters)
+    return status;
+  self->master = self->job->alloc(self->job->ctx, 4096, ORDO_MEM_OPTIMIZER);
+  self->master_grad = self->job->alloc(self->job->ctx, 4096, ORDO_MEM_OPTIMIZER);
+  for (uint32_t i = 0; i < model->n_leaves && status == ORDO_OK; i++) {
+    memcpy(self->master + at, model->leaves[i]->data, (size_t)model->leaves[i]->numel * 4);
+    status = self->job->set_master(self->job->ctx, model->leaves[i], self->master + at, self->master_grad + at);
+    at += model->leaves[i]->numel;
+  }
+  return status;
+}
+
+static ordo_dtype fake_op_dtype(void *data, uint32_t op)
+{
+  return op == ORDO_OP_MATMUL && ((fake_instance *)data)->knobs->fp16 ? ORDO_F16 : ORDO_F32;
+}
+
+static double fake_loss_scale(void *data, uint32_t loss_id)
+{
+  const fake_instance *self = data;
+  (void)loss_id;
+  return self->knobs->scale > 0.0 ? self->knobs->scale : 1.0;
+}
+
+static ordo_status fake_unscale(void *data, const ordo_step_info *info, int32_t *overflow)
+{
+  fake_instance *self = data;
+  const ordo_model *model = self->job->model;
+  float inverse = (float)(1.0 / fake_loss_scale(data, 0));
+  (void)info;
+  *overflow = self->knobs->overflow && self->job->mesh->rank == 0;
+  for (uint32_t i = 0; i < model->n_leaves; i++) {
+    ordo_leaf *leaf = model->leaves[i];
+    float *to = leaf->master ? leaf->master->grad : leaf->grad;
+    for (int64_t k = 0; leaf->grad_state == ORDO_GRAD_HELD && k < leaf->numel; k++)
+      to[k] = ((float *)leaf->grad)[k] * inverse;
+  }
+  return hear(data, "unscale");
+}
+
+static ordo_status fake_update_scale(void *data, int32_t overflow)
+{
+  return plain(data, overflow ? "update_scale(1)" : "update_scale(0)");
+}
+
+static const ordo_precision full_precision = {.struct_size = sizeof full_precision,
+                                              .probe = fake_probe,
+                                              .create = fake_create,
+                                              .validate = fake_validate,
+                                              .destroy = fake_destroy,
+                                              .convert_model = fake_convert_model,
+                                              .wrap_optimizer = fake_wrap_optimizer,
+                                              .undo = fake_undo,
+                                              .op_dtype = fake_op_dtype,
+                                              .loss_scale = fake_loss_scale,
+                                              .unscale = fake_unscale,
+                                              .update_scale = fake_update_scale,
+                                              .masters_to_model = fake_masters_to_model};
+
+static ordo_strategy short_strategy; /* full_strategy without what the test took away */
+
+static const void *get_extension(const char *id)
+{
+  if (!g_strcmp0(id, ORDO_STRATEGY_EXTENSION))
+    return &short_strategy;
+  return !g_strcmp0(id, ORDO_PRECISION_EXTENSION) ? &full_precision : NULL;
+}
+
+static ordo_status fake_init(const ordo_host *host)
+{
+  (void)host;
+  g_string_append(current->log, "init ");
+  return ORDO_OK;
+}
+
+static void fake_deinit(void)
+{
+  g_string_append(current->log, "deinit ");
+}
+
+static const ordo_plugin entry = {.magic = ORDO_PLUGIN_MAGIC, .abi_major = ORDO_ABI_MAJOR, .struct_size = sizeof entry, .id = "fake", .version = "1.0.0", .init = fake_init, .deinit = fake_deinit, .get_extension = get_extension};
+
+static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t flags, ordo_errors *errors, const ordo_plugin **result)
+{
+  (void)user, (void)flags, (void)errors;
+  short_strategy = full_strategy;
+  if (find_fake(found->manifest->id)->without & (1u << ORDO_STEP_WRAP))
+    short_strategy.wrap = NULL;
+  *result = &entry;
+  return ORDO_OK;
+}
+
+/* ---- the embedder ---- */
+
+static const struct {
+  const char *unit, *name;
+  int64_t rows, columns;
+  int32_t tie;
+} shapes[] = {{"embed", "embed.weight", 5, 3, 0}, {"block", "block.a", 3, 4, -1}, {"block", "block.b", 3, 0, -1}, {"head", "head.weight", 5, 3, 0}};
+
+float kit_weight(uint32_t param, int64_t element)
+{
+  return (float)(param == 3 ? 0 : param) + 0.125f * (float)element;
+}
+
+static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
+{
+  kit *k = ctx;
+  const char *unit = NULL;
+  (void)model;
+  for (guint i = 0; i < G_N_ELEMENTS(shapes); i++) {
+    ordo_param_desc desc = {.struct_size = sizeof desc, .name = shapes[i].name, .dtype = ORDO_F32, .flags = ORDO_PARAM_REQUIRES_GRAD | ORDO_PARAM_DECAY};
+    ordo_status status;
+    desc.tie_group = k->no_tie ? -1 : shapes[i].tie;
+    desc.ndim = shapes[i].columns ? 2 : 1;
+    desc.shape[0] = shapes[i].rows + (k->shape_from_rank && i == 1 ? ordo_session_mesh(session)->rank : 0);
+    desc.shape[1] = shapes[i].columns;
+    if (k->with_data && i < 3) {
+      int64_t numel = shapes[i].rows * MAX(shapes[i].columns, 1);
+      k->storage[i] = g_new0(float, (gsize)numel);
+      for (int64_t e = 0; e < numel; e++)
+        k->storage[i][e] = kit_weight(i, e) + (float)k->weight_offset;
+      desc.data = k->storage[i];
+    }
+    if (g_strcmp0(unit, shapes[i].unit) && (status = ordo_model_builder_unit(builder, shapes[i].unit, "Toy", NULL)) != ORDO_OK)
+      return status;
+    unit = shapes[i].unit;
+    if ((status = ordo_model_builder_param(builder, &desc, NULL)) != ORDO_OK)
+      return status;
+  }
+  return ORDO_OK;
+}
+
+static ordo_status weights_read(void *ctx, const ordo_model *model, const ordo_chunk *chunk, float *dst)
+{
+  const kit *k = ctx;
+  int64_t n = ordo_chunk_numel(chunk);
+  (void)model;
+  for (int64_t i = 0; i < n; i++)
+    dst[i] = kit_weight(chunk->param->index, chunk->begin + i) + (float)k->weight_offset;
+  return ORDO_OK;
+}
+
+static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *param, void *data, void *grad)
+{
+  (void)model;
+  assert_ptr_equal(param->data, data);
+  assert_ptr_equal(param->grad, grad);
+  ((kit *)ctx)->binds++;
+  return ORDO_OK;
+}
+
+typedef struct sgd {
+  kit *k;
+  ordo_group group;
+  GPtrArray *leaves;
+} sgd;
+
+static void refresh(sgd *o)
+{
+  o->group.leaves = (ordo_leaf **)o->leaves->pdata;
+  o->group.n_leaves = o->leaves->len;
+}
+
+static ordo_status sgd_step(void *ctx, const ordo_step_args *args)
+{
+  sgd *o = ctx;
+  o->k->last_factor = args->grad_factor;
+  o->k->last_optimizer_step = args->step;
+  for (guint i = 0; i < o->leaves->len && !o->k->frozen_optimizer; i++) {
+    ordo_leaf *leaf = g_ptr_array_index(o->leaves, i);
+    for (int64_t e = 0; leaf->grad_state == ORDO_GRAD_HELD && e < leaf->numel; e++)
+      ((float *)leaf->data)[e] -= (float)(o->group.lr * args->grad_factor) * ((float *)leaf->grad)[e];
+  }
+  return ORDO_OK;
+}
+
+static ordo_status sgd_rebind(void *ctx, const ordo_leaf_map *map, size_t n)
+{
+  sgd *o = ctx;
+  o->k->rebinds++;
+  if (o->k->bad_rebind) /* pretends to have moved */
+    return ORDO_OK;
+  for (size_t i = 0; i < n; i++) {
+    guint index;
+    if (g_ptr_array_find(o->leaves, map[i].old_leaf, &index))
+      g_ptr_array_remove_index(o->leaves, index);
+    if (!g_ptr_array_find(o->leaves, map[i].new_leaf, NULL))
+      g_ptr_array_add(o->leaves, map[i].new_leaf);
+  }
+  refresh(o);
+  return ORDO_OK;
+}
+
+static void sgd_destroy(void *ctx)
+{
+  sgd *o = ctx;
+  g_string_append(o->k->log, "optimizer.destroy ");
+  g_ptr_array_unref(o->leaves);
+  g_free(o);
+}
+
+static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_optimizer *optimizer)
+{
+  kit *k = ctx;
+  sgd *o = g_new0(sgd, 1);
+  g_string_append(k->log, "optimizer.create ");
+  k->optimizers++;
+  o->k = k;
+  o->leaves = g_ptr_array_new();
+  for (uint32_t i = k->partial_groups ? 1 : 0; i < model->n_leaves; i++)
+    g_ptr_array_add(o->leaves, model->leaves[i]);
+  if (k->twice_in_groups)
+    g_ptr_array_add(o->leaves, model->leaves[0]);
+  k->kept_leaf = model->leaves[0];
+  o->group = (ordo_group){.struct_size = sizeof o->group, .name = "all", .lr = k->lr};
+  refresh(o);
+  optimizer->ctx = o;
+  optimizer->name = "sgd";
+  optimizer->flags = k->plain_factor ? 0 : ORDO_OPTIMIZER_APPLIES_FACTOR;
+  optimizer->n_groups = 1;
+  optimizer->groups = &o->group;
+  optimizer->step = sgd_step;
+  optimizer->rebind = k->no_rebind ? NULL : sgd_rebind;
+  optimizer->destroy = sgd_destroy;
+  return ORDO_OK;
+}
+
+static ordo_status scheduler_step(void *ctx, ordo_optimizer *optimizer, int64_t step)
+{
+  (void)optimizer, (void)step;
+  ((kit *)ctx)->scheduler_steps++;
+  return ORDO_OK;
+}
+
+static ordo_status on_phase(void *ctx, ordo_phase phase, int32_t entering)
+{
+  kit *k = ctx;
+  k->phases++;
+  g_string_append_printf(k->log, "%s%s ", entering ? "+" : "-", ordo_phase_name(phase));
+  if (phase == ORDO_PHASE_SETUP && !entering)
+    k->optimizer_at_setup_end = ordo_session_optimizer(k->session, 0) != NULL;
+  return ORDO_OK;
+}
+
+/* ---- the kit ---- */
+
+kit *kit_new(void)
+{
+  kit *k = g_new0(kit, 1);
+  const ordo_context_options options = {.struct_size = sizeof options, .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH};
+  assert_int_equal(ordo_context_create(&options, &k->context), ORDO_OK);
+  k->log = g_string_new(NULL);
+  k->founds = g_ptr_array_new();
+  k->models = 1;
+  k->lr = 0.5;
+  k->plan = g_new0(ordo_plan, 1);
+  k->plan->context = k->context;
+  k->plan->ranks = 1;
+  k->plan->choices = g_ptr_array_new();
+  k->plan->axes = g_array_new(FALSE, FALSE, sizeof(ordo_plan_axis));
+  k->plan->providers = g_array_new(FALSE, FALSE, sizeof(ordo_plan_provider));
+  k->plan->model_names = g_ptr_array_new();
+  k->plan->model_trained = g_array_new(FALSE, FALSE, sizeof(gboolean));
+  g_strlcpy(k->plan->digest, "0123456789abcdef", sizeof k->plan->digest);
+  k->embedder = (ordo_embedder){.struct_size = sizeof k->embedder,
+                                .ctx = k,
+                                .model_build = model_build,
+                                .weights_read = weights_read,
+                                .bind = bind,
+                                .optimizer_create = optimizer_create,
+                                .scheduler_step = scheduler_step,
+                                .phase = on_phase};
+  k->options.struct_size = sizeof k->options;
+  current = k;
+  return k;
+}
+
+static const char *no_option(gpointer user, const char *key)
+{
+  (void)user, (void)key;
+  return NULL;
+}
+
+fake *kit_add(kit *k, const char *id, const char *lines, int axis_size)
+{
+  g_autofree char *text = g_strdup_printf("abi=1.0\nid=%s\nversion=1.0.0\nsummary=fake\n%s%s%s", id, strstr(lines, "kind=") ? "" : "kind=strategy\n",
+                                          strstr(lines, "kind=") || strstr(lines, "mesh_axis") ? "" : axis_size ? "mesh_axis=data\n" : "mesh_axis=none\n", lines);
+  ordo_found *found = g_new0(ordo_found, 1);
+  ordo_choice *choice = g_new0(ordo_choice, 1);
+  ordo_plan_provider provider = {.choice = choice, .axis = -1};
+  fake *knobs = &k->fakes[k->founds->len];
+  found->manifest = ordo_manifest_parse(text, strlen(text), id, k->context->errors);
+  if (!found->manifest)
+    fail_msg("manifest of %s: %s", id, ordo_last_error(k->context)->what);
+  choice->found = found;
+  choice->options = g_hash_table_new(g_str_hash, g_str_equal);
+  provider.decl = ordo_decl_from_manifest(found->manifest, no_option, NULL, k->context->errors);
+  if (!provider.decl)
+    fail_msg("declaration of %s: %s", id, ordo_last_error(k->context)->what);
+  provider.decl->model_mask = (1u << k->models) - 1u;
+  provider.decl->axis = -1;
+  if (axis_size) {
+    ordo_plan_axis axis = {g_strdup(id), strcmp(provider.decl->mesh_axis, "model") ? ORDO_AXIS_DATA : ORDO_AXIS_MODEL, axis_size};
+    provider.axis = provider.decl->axis = (int)k->plan->axes->len;
+    provider.decl->axis_size = axis_size;
+    g_array_append_val(k->plan->axes, axis);
+    k->plan->ranks *= axis_size;
+  }
+  g_array_append_val(k->plan->providers, provider);
+  g_ptr_array_add(k->plan->choices, choice);
+  g_ptr_array_add(k->founds, found);
+  knobs->id = found->manifest->id;
+  return knobs;
+}
+
+static void resolve(kit *k)
+{
+  g_autoptr(GPtrArray) decls = g_ptr_array_new();
+  g_autofree ordo_resolve_axis *axes = g_new0(ordo_resolve_axis, MAX(k->plan->axes->len, 1u));
+  gboolean trained = TRUE;
+  static const char *const names[] = {"model", "second"};
+  ordo_resolve_input input = {.n_axes = k->plan->axes->len, .axes = axes, .n_models = k->models, .resume = k->resume, .eval = k->eval};
+  for (guint i = 0; i < k->plan->providers->len; i++)
+    g_ptr_array_add(decls, g_array_index(k->plan->providers, ordo_plan_provider, i).decl);
+  for (guint i = 0; i < k->plan->axes->len; i++) {
+    const ordo_plan_axis *axis = &g_array_index(k->plan->axes, ordo_plan_axis, i);
+    axes[i] = (ordo_resolve_axis){axis->name, axis->kind, axis->size};
+  }
+  for (guint m = 0; m < k->models; m++) {
+    g_ptr_array_add(k->plan->model_names, (gpointer)names[m]);
+    g_array_append_val(k->plan->model_trained, trained);
+  }
+  input.decls = (const ordo_decl *const *)decls->pdata;
+  input.n_decls = decls->len;
+  input.model_trained = (const gboolean *)(gconstpointer)k->plan->model_trained->data;
+  input.model_names = names;
+  k->plan->flags = (k->eval ? ORDO_PLAN_EVAL : 0) | (k->resume ? ORDO_PLAN_RESUME : 0);
+  k->plan->resolution = ordo_resolve(&input);
+}
+
+ordo_status kit_create(kit *k)
+{
+  const ordo_opener opener = {open_fake, NULL};
+  if (!k->plan->resolution)
+    resolve(k);
+  assert_true(k->plan->resolution->legal);
+  k->options.comm = k->comm;
+  return ordo_session_create_with(k->context, k->plan, &k->embedder, &k->options, &opener, &k->session);
+}
+
+void kit_setup(kit *k)
+{
+  ordo_status status = kit_create(k);
+  if (status == ORDO_OK)
+    status = ordo_session_setup(k->session);
+  if (status != ORDO_OK) {
+    g_autofree char *text = kit_text(k);
+    fail_msg("set-up failed: %s", text);
+  }
+}
+
+void kit_free(kit *k)
+{
+  ordo_session_destroy(k->session);
+  for (guint i = 0; i < k->founds->len; i++) {
+    ordo_found *found = g_ptr_array_index(k->founds, i);
+    ordo_choice *choice = g_ptr_array_index(k->plan->choices, i);
+    ordo_decl_free(g_array_index(k->plan->providers, ordo_plan_provider, i).decl);
+    ordo_manifest_free(found->manifest);
+    g_hash_table_unref(choice->options);
+    g_free(choice);
+    g_free(found);
+  }
+  for (guint i = 0; i < k->plan->axes->len; i++)
+    g_free(g_array_index(k->plan->axes, ordo_plan_axis, i).name);
+  if (k->plan->resolution)
+    ordo_resolution_free(k->plan->resolution);
+  g_ptr_array_unref(k->plan->choices);
+  g_array_unref(k->plan->axes);
+  g_array_unref(k->plan->providers);
+  g_ptr_array_unref(k->plan->model_names);
+  g_array_unref(k->plan->model_trained);
+  g_free(k->plan);
+  g_ptr_array_unref(k->founds);
+  g_string_free(k->log, TRUE);
+  for (guint i = 0; i < G_N_ELEMENTS(k->storage); i++)
+    g_free(k->storage[i]);
+  ordo_context_destroy(k->context);
+  g_free(k);
+}
+
+static void write_grad(kit *k, const ordo_param *param, float grad)
+{
+  int adds = ordo_session_grad_adds(k->session, 0, param->index);
+  float *at = param->grad;
+  assert_non_null(at);
+  for (int64_t i = 0; i < param->numel; i++)
+    at[i] = (adds ? at[i] : 0.0f) + grad * (float)(i + 1);
+}
+
+ordo_status kit_micro(kit *k, float grad)
+{
+  const ordo_model *model = ordo_session_model(k->session, 0);
+  ordo_status status = ordo_session_micro_begin(k->session);
+  for (uint32_t u = 0; u < model->n_units && status == ORDO_OK; u++) {
+    status = ordo_session_pre_forward(k->session, 0, u);
+    if (status == ORDO_OK)
+      status = ordo_session_post_forward(k->session, 0, u);
+  }
+  for (uint32_t u = model->n_units; u-- > 0 && status == ORDO_OK;) {
+    status = ordo_session_pre_backward(k->session, 0, u);
+    for (uint32_t p = 0; p < model->units[u]->n_params && status == ORDO_OK; p++) {
+      write_grad(k, model->units[u]->params[p], grad * (float)ordo_session_loss_factor(k->session));
+      status = ordo_session_grad_ready(k->session, 0, model->units[u]->params[p]->index);
+    }
+    if (status == ORDO_OK)
+      status = ordo_session_post_backward(k->session, 0, u);
+  }
+  return status == ORDO_OK ? ordo_session_micro_end(k->session) : status;
+}
+
+ordo_status kit_step(kit *k, double weight, float grad, ordo_step_result *result)
+{
+  ordo_status status = ordo_session_step_begin(k->session, 1, weight);
+  if (status == ORDO_OK)
+    status = kit_micro(k, grad);
+  return status == ORDO_OK ? ordo_session_step_end(k->session, result) : status;
+}
+
+const char *kit_code(const kit *k)
+{
+  const ordo_error *error = ordo_last_error(k->context);
+  return error ? error->code : "";
+}
+
+char *kit_text(const kit *k)
+{
+  const ordo_error *error = ordo_last_error(k->context);
+  return error ? g_strdup_printf("%s: %s (%s) %s -> %s", error->code, error->what, error->where, error->why, error->next) : g_strdup("");
+}
