@@ -33,6 +33,11 @@ needed=$(readelf -d "$plugin" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p')
 for library in $needed; do
   case $library in libc.so.*|libm.so.*) ;; *) die "needs $library" ;; esac
 done
+# The one command of docs/plugin-author.md, for people without meson.
+cc -std=c11 -shared -fPIC -fvisibility=hidden $(pkg-config --cflags ordo-sdk) \
+  -Wl,--version-script="$(pkg-config --variable=version_script ordo-sdk)" -Wl,-z,defs naive_allreduce.c -o by_hand.so ||
+  die "the command of docs/plugin-author.md fails"
+[ "$(nm -D --defined-only by_hand.so | awk '{ print $3 }')" = ordo_plugin_entry ] || die "built by hand it exports more than ordo_plugin_entry"
 meson install -C out --no-rebuild >/dev/null 2>&1 || die "the example does not install"
 [ -f "$installed/lib/ordo/plugins/naive_allreduce.so" ] || die "not installed into the plugin directory"
 rm "$installed/lib/ordo/plugins/naive_allreduce.so"

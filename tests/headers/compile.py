@@ -20,6 +20,36 @@ STANDARD = {"assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", 
             "threads", "time", "uchar", "wchar", "wctype"}
 OUTSIDE = {"mpi.h"}  # names a foreign type on purpose
 
+# The macros that a plugin uses, in every language.
+PLUGIN = r"""
+#include <ordo/manifest.h>
+#include <ordo/plugin.h>
+#include <ordo/strategy.h>
+
+ORDO_MANIFEST("id=x\nkind=strategy\nversion=1.0.0\nsummary=x\n");
+static const void *get_extension(const char *id) { (void)id; return 0; }
+ORDO_PLUGIN_ENTRY("x", "1.0.0", 0, 0, get_extension);
+"""
+
+
+def compile_plugin(root):
+    """A plugin's macros in every language and standard; the object must have the note. Returns failures."""
+    failures = []
+    for compiler, language, standards in COMPILERS:
+        for standard in standards if shutil.which(compiler) else []:
+            with tempfile.TemporaryDirectory() as work:
+                unit, out = Path(work) / ("unit.c" if language == "c" else "unit.cc"), Path(work) / "unit.o"
+                unit.write_text(PLUGIN)
+                command = [compiler, f"-std={standard}", *WARNINGS, "-fvisibility=hidden", "-I", str(root / "sdk/include"), "-c", str(unit), "-o", str(out)]
+                result = subprocess.run(command, capture_output=True, text=True)
+                if result.returncode != 0:
+                    failures.append(f"{shlex.join(command)}\n{result.stderr}")
+                    continue
+                note = subprocess.run(["readelf", "-p", ".note.ordo", str(out)], capture_output=True, text=True).stdout
+                if "id=x" not in note or "abi=" not in note:
+                    failures.append(f"{compiler} -std={standard}: the object has no note with the manifest")
+    return failures
+
 
 def foreign_flags():
     """Where mpi.h lies, as a system header: its warnings are not ours."""
@@ -33,7 +63,7 @@ def foreign_flags():
 def main():
     root = Path(sys.argv[1]).resolve()
     mpi_flags = foreign_flags()
-    failures, compiled = [], 0
+    failures, compiled = compile_plugin(root), 0
     for folder, path in public.headers(root):
         flags = ["-I", str(root / "sdk/include")] + (["-I", str(root / "host/include")] if folder == "host" else [])
         exempt = path.name in OUTSIDE
