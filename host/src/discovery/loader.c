@@ -79,24 +79,29 @@ static ordo_status mismatch(const ordo_found *found, ordo_errors *errors, const 
 
 static ordo_status exchanged(const ordo_found *found, ordo_errors *errors)
 {
-  return ordo_errors_push(
-      errors, ORDO_E_REFUSED, "E-PLUGIN-CHANGED", found->info.path, "the file now at this path is not the one that was read",
-      "start again; if it happens again, see who writes to the directory", "the file of plugin '%s' was exchanged", found->info.id);
+  return ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-CHANGED", found->info.path,
+                          "the file at this path, or the one mapped, is not the one that was read",
+                          "start again; if it happens again, see who writes to the directory", "the file of plugin '%s' was exchanged",
+                          found->info.id);
 }
 
-/* A descriptor that pins the file that was read; -1 if the path leads elsewhere by now. */
+/* A descriptor that pins the file that was read for the plan; -1 if another one stands at the path by now. */
 static int open_same(const ordo_found *found, const char *real_path)
 {
-  struct stat status;
+  struct stat now;
   int fd = open(real_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-  if (fd >= 0 && (fstat(fd, &status) != 0 || status.st_ino != found->inode || status.st_dev != found->device)) {
-    close(fd);
+  if (fd < 0)
     return -1;
-  }
-  return fd;
+  gboolean same = fstat(fd, &now) == 0 && now.st_ino == found->inode && now.st_dev == found->device &&
+                  (guint64)now.st_size == found->size &&
+                  (guint64)now.st_mtim.tv_sec * 1000000000u + (guint64)now.st_mtim.tv_nsec == found->mtime_ns;
+  if (same)
+    return fd;
+  close(fd);
+  return -1;
 }
 
-/* The same file that was read for the plan? Looked at again, since a copy may have been cut short in between. */
+/* Pre-flight and owners once more, since a copy may have been cut short or a directory opened to others in between. */
 static ordo_status look_again(const ordo_found *found, uint32_t context_flags, ordo_errors *errors, char **real_path)
 {
   ordo_probe *now = ordo_probe_file(found->info.path, found->info.source, context_flags);
@@ -104,11 +109,6 @@ static ordo_status look_again(const ordo_found *found, uint32_t context_flags, o
   if (now->found.info.state == ORDO_PLUGIN_REFUSED)
     status = ordo_errors_push(errors, ORDO_E_REFUSED, now->code, found->info.path, now->found.info.reason,
                               "cure the reason, or choose another plugin: ordo list", "plugin '%s' is refused", found->info.id);
-  else if (now->found.device != found->device || now->found.inode != found->inode || now->found.size != found->size ||
-           now->found.mtime_ns != found->mtime_ns)
-    status = ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-CHANGED", found->info.path,
-                              "device, inode, size or time differ from the scan", "start again, so that the plan is made from the new file",
-                              "the file of plugin '%s' changed after it was read", found->info.id);
   else
     *real_path = g_strdup(now->real_path);
   ordo_probe_free(now);

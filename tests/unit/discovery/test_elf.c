@@ -148,6 +148,33 @@ static void damaged_segments_are_refused(void **state)
   }
 }
 
+static void segments_that_overlap_or_fall_are_refused(void **state)
+{
+  (void)state;
+  g_autoptr(GByteArray) bytes = make_elf(&plain);
+  Elf64_Phdr *load = elf_segment(bytes, ELF_PHDR_LOAD), *second = elf_segment(bytes, ELF_PHDR_NOTE);
+  *second = *load;
+  second->p_vaddr = load->p_vaddr + 0x10000;
+  g_autofree char *apart = refusal(bytes);
+  assert_null(apart);
+  second->p_vaddr = load->p_vaddr;
+  assert_refused(bytes, "damaged address or size");
+}
+
+static void names_of_libraries_must_end_inside_their_table(void **state)
+{
+  (void)state;
+  g_autofree char *long_name = g_strnfill(300, 'x');
+  elf_recipe recipe = plain;
+  recipe.needed[1] = long_name;
+  g_autoptr(GByteArray) endless = make_elf(&recipe);
+  assert_refused(endless, "does not end");
+  g_autoptr(GByteArray) bytes = make_elf(&plain);
+  Elf64_Dyn *needed = (Elf64_Dyn *)(void *)(bytes->data + elf_segment(bytes, ELF_PHDR_DYNAMIC)->p_offset);
+  needed->d_un.d_val = 1 + strlen("libm.so.6") + 1 + strlen("libc.so.6") + 1; /* the first byte after the table */
+  assert_refused(bytes, "points outside its strings");
+}
+
 static void a_file_with_nothing_to_load_is_refused(void **state)
 {
   (void)state;
@@ -333,6 +360,8 @@ int main(void)
       cmocka_unit_test(foreign_files_are_named),
       cmocka_unit_test(damaged_headers_are_refused),
       cmocka_unit_test(damaged_segments_are_refused),
+      cmocka_unit_test(segments_that_overlap_or_fall_are_refused),
+      cmocka_unit_test(names_of_libraries_must_end_inside_their_table),
       cmocka_unit_test(a_file_with_nothing_to_load_is_refused),
       cmocka_unit_test(a_damaged_dynamic_section_is_refused),
       cmocka_unit_test(dangerous_files_are_refused_in_plain_text),

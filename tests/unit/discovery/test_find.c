@@ -84,6 +84,25 @@ static void ids_aliases_and_versions_are_exact(void **state)
   found(p, "fsdp2@1.0.0", 0, "fsdp2", "1.0.0", "");
 }
 
+static void of_equal_versions_the_earlier_place_is_meant(void **state)
+{
+  place *p = *state;
+  char *root = scratch_new();
+  g_autofree char *first = g_build_filename(root, "z", NULL), *second = g_build_filename(root, "a", NULL);
+  assert_int_equal(mkdir(first, 0755), 0);
+  assert_int_equal(mkdir(second, 0755), 0);
+  g_autofree char *both = g_strdup_printf("%s:%s", first, second);
+  g_free(write_plugin(first, "z", "one", "strategy", "1.0.0", NULL));
+  g_free(write_plugin(second, "a", "one", "strategy", "1.0.0", "license=MIT\n"));
+  g_free(write_plugin(second, "b", "one", "strategy", "2.0.0", NULL));
+  ordo_registry_options options = {both, ORDO_CONTEXT_NO_DEFAULT_PATH};
+  ordo_search_environment environment = {.installed = "/nowhere"};
+  ordo_registry_free(p->registry);
+  p->registry = ordo_registry_scan_in(&options, &environment, p->errors);
+  assert_true(g_str_has_prefix(found(p, "one@1.0.0", 0, "one", "1.0.0", "")->info.path, first));
+  scratch_free(root);
+}
+
 static void no_part_of_a_name_is_a_name(void **state)
 {
   place *p = *state;
@@ -200,6 +219,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(ids_aliases_and_versions_are_exact, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(of_equal_versions_the_earlier_place_is_meant, set_up, tear_down),
       cmocka_unit_test_setup_teardown(no_part_of_a_name_is_a_name, set_up, tear_down),
       cmocka_unit_test_setup_teardown(an_unknown_name_shows_the_nearest_and_what_there_is, set_up, tear_down),
       cmocka_unit_test_setup_teardown(an_unknown_version_shows_those_installed, set_up, tear_down),

@@ -11,6 +11,7 @@ static void versions_rise_in_the_order_of_the_standard(void **state)
                                        "1.0.0-0",
                                        "1.0.0-2",
                                        "1.0.0-10",
+                                       "1.0.0--a",
                                        "1.0.0-alpha",
                                        "1.0.0-alpha.1",
                                        "1.0.0-alpha.beta",
