@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DESCRIPTION = 320 }; /* bytes exchanged about one leaf; longer names are cut */
+enum { DESCRIPTION = 384 }; /* bytes exchanged about one leaf; longer names are cut */
 
 /* FNV-1a, 64 bits (offset basis and prime of the published algorithm). */
 static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n)
