@@ -17,6 +17,7 @@
 
 #include "blas_core.h"
 #include "kernels.h"
+#include "kernels_memory.h"
 #include "llama.h"
 #include "optim.h"
 
@@ -43,13 +44,13 @@ struct recorder {
 
 static struct recorder recorder; /* a program's, not a library's */
 
-void __real_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha, const float *a,
-                        int lda, const float *b, int ldb, float beta, float *c, int ldc);
-void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha, const float *a,
-                        int lda, const float *b, int ldb, float beta, float *c, int ldc);
+void __real_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha,
+                        const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha,
+                        const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
 
-void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha, const float *a,
-                        int lda, const float *b, int ldb, float beta, float *c, int ldc)
+void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha,
+                        const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
   if (recorder.on && recorder.n < recorder.room)
     recorder.calls[recorder.n++] = (struct gemm_call){trans_a, trans_b, m, n, k, a, lda, b, ldb, beta, c, ldc};
@@ -101,12 +102,18 @@ static int overwrite(void *ctx, uint32_t param)
 
 static float *weights_new(const struct llama_param *param, uint32_t *state)
 {
-  float *data = malloc((size_t)param->numel * sizeof *data);
+  float *data = kernels_alloc(NULL, (size_t)param->numel * sizeof *data, 0);
   for (int64_t i = 0; data != NULL && i < param->numel; i++) {
     *state = *state * 1664525u + 1013904223u;
     data[i] = param->ndim == 1 ? 1.0f : (float)(int32_t)*state / 2147483648.0f * 0.035f; /* standard deviation 0.02 */
   }
   return data;
+}
+
+static float *zeros(int64_t n)
+{
+  float *data = kernels_alloc(NULL, (size_t)n * sizeof *data, 0);
+  return data == NULL ? NULL : memset(data, 0, (size_t)n * sizeof *data);
 }
 
 /* Returns 0, or -1 without memory. The process ends then, so nothing is undone. */
@@ -132,9 +139,9 @@ static int bench_create(struct bench *b, const struct llama_config *config)
     int alias = p > 0 && param->tie_group >= 0;
     b->n_weights += alias ? 0 : param->numel;
     b->weight[p] = alias ? b->weight[0] : weights_new(param, &state);
-    b->grad[p] = alias ? b->grad[0] : malloc((size_t)param->numel * sizeof(float));
-    b->m[p] = alias ? b->m[0] : calloc((size_t)param->numel, sizeof(float));
-    b->v[p] = alias ? b->v[0] : calloc((size_t)param->numel, sizeof(float));
+    b->grad[p] = alias ? b->grad[0] : zeros(param->numel);
+    b->m[p] = alias ? b->m[0] : zeros(param->numel);
+    b->v[p] = alias ? b->v[0] : zeros(param->numel);
     if (b->weight[p] == NULL || b->grad[p] == NULL || b->m[p] == NULL || b->v[p] == NULL)
       return -1;
     llama_bind(b->model, p, b->weight[p], b->grad[p]);
@@ -252,8 +259,8 @@ static void print_profile(void)
       seconds += now() - start;
       count++;
     }
-    printf("  %c%c %5d %5d %5d  x%4d  %8.2f ms  %6.1f GF/s\n", g->trans_a == CblasTrans ? 'T' : 'N', g->trans_b == CblasTrans ? 'T' : 'N', g->m,
-           g->n, g->k, count, seconds * 1e3, 2.0 * g->m * g->n * g->k * count / seconds / 1e9);
+    printf("  %c%c %5d %5d %5d  x%4d  %8.2f ms  %6.1f GF/s\n", g->trans_a == CblasTrans ? 'T' : 'N', g->trans_b == CblasTrans ? 'T' : 'N',
+           g->m, g->n, g->k, count, seconds * 1e3, 2.0 * g->m * g->n * g->k * count / seconds / 1e9);
   }
 }
 
@@ -298,7 +305,7 @@ static int report(struct bench *b, const struct blas_core_report *core, size_t r
   printf("step            %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)\n", step_median * 1e3, median(forward, rounds) * 1e3,
          median(backward, rounds) * 1e3, median(update, rounds) * 1e3);
   printf("products / step %.3f (median of %zu neighbouring pairs)\n", median(ratio, rounds), rounds);
-  printf("tokens/s        %.0f median, %.0f best\n", tokens / step_median, tokens / step[0]);
+  printf("tokens/s        %.0f median, %.0f best\n", tokens / step_median, tokens / step[0]); /* median() has sorted */
   printf("memory          peak RSS %.0f MiB; weights, gradients, AdamW %.0f MiB; activations %.1f MiB\n", peak_rss_mib(),
          (double)b->n_weights * 16.0 / 1048576.0, (double)llama_activation_bytes(config, b->batch, b->seq, 1, 0) / 1048576.0);
   if (profile)

@@ -59,7 +59,8 @@ void attention_forward(const struct attention *shape, const float *q, const floa
 
 /* One block of one head. `beta` 0: the first contribution to dk and dv of this key/value head. */
 static void block_backward(const struct attention *shape, struct block b, int64_t head, const float *q, const float *kh, const float *vh,
-                           const float *out, const float *lse, const float *dout, float *dq, float *dkh, float *dvh, float beta, float *work)
+                           const float *out, const float *lse, const float *dout, float *dq, float *dkh, float *dvh, float beta,
+                           float *work)
 {
   const struct kernels *kernels = shape->kernels;
   int64_t hd = shape->head_dim;

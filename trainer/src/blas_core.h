@@ -23,7 +23,8 @@ int blas_core_start(char **argv, struct blas_core_report *report, char *reason, 
 void blas_core_describe(struct blas_core_report *report);
 /* Worst error of sgemm NN, NT, TN over odd shapes against double, divided by the tolerance derived in blas_core.c. [main] since 0.1 */
 double blas_core_self_test(void);
-/* Largest sgemm rate seen in `seconds` of 768-cubed products, in FLOP per second: the denominator of model FLOP utilisation. [main] since 0.1 */
+/* Largest sgemm rate seen in `seconds` of 768-cubed products, in FLOP per second: the denominator of model FLOP utilisation. [main] since
+ * 0.1 */
 double blas_core_peak(double seconds);
 
 #endif

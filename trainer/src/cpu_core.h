@@ -23,7 +23,8 @@ const char *cpu_core_openblas(enum cpu_isa isa, int nth);
 #define CPU_CORE_CHOSEN_VARIABLE "ORDO_BLAS_CHOSEN"
 
 /* For a launcher, before it starts a program that links OpenBLAS: sets OPENBLAS_CORETYPE if it is unset (and notes that it
- * did) and OPENBLAS_NUM_THREADS to 1 if it is unset. Returns 1 if the environment changed, 0 if not, -1 if it could not be changed. [main] since 0.1 */
+ * did) and OPENBLAS_NUM_THREADS to 1 if it is unset. Returns 1 if the environment changed, 0 if not, -1 if it could not be changed. [main]
+ * since 0.1 */
 int cpu_core_prepare_environment(void);
 
 #endif

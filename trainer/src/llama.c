@@ -6,18 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void *default_alloc(void *ctx, size_t bytes, uint32_t tag)
-{
-  (void)ctx;
-  (void)tag;
-  return aligned_alloc(64, (bytes + 63) / 64 * 64);
-}
-
-static void default_free(void *ctx, void *memory)
-{
-  (void)ctx;
-  free(memory);
-}
+#include "kernels_memory.h"
 
 int llama_fail(struct llama *model, int status, const char *format, ...)
 {
@@ -35,7 +24,7 @@ struct llama *llama_create(const struct llama_config *config, const struct llama
   struct llama *model = calloc(1, sizeof *model);
   if (model != NULL) {
     model->config = *config;
-    model->memory = memory != NULL ? *memory : (struct llama_memory){.alloc = default_alloc, .free = default_free};
+    model->memory = memory != NULL ? *memory : (struct llama_memory){.alloc = kernels_alloc, .free = kernels_free};
     model->kernels = kernels_default();
     model->heads = config->heads;
     model->kv_heads = config->kv_heads;

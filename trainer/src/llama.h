@@ -97,7 +97,7 @@ struct llama_hooks {
 
 struct llama;
 
-/* `memory` null: aligned malloc. Copies config and memory. Weights must be bound before use. Null on LLAMA_E_INVALID or no memory,
+/* `memory` null: kernels_memory.h. Copies config and memory. Weights must be bound before use. Null on LLAMA_E_INVALID or no memory,
  * with the reason written to `reason`. Freed with llama_destroy (null is fine). since 0.1 */
 struct llama *llama_create(const struct llama_config *config, const struct llama_memory *memory, char *reason, size_t size);
 void llama_destroy(struct llama *model);

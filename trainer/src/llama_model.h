@@ -10,18 +10,7 @@
 #include "llama.h"
 
 /* Order of a block's parameters, relative to its unit's first. */
-enum {
-  BLOCK_Q,
-  BLOCK_K,
-  BLOCK_V,
-  BLOCK_O,
-  BLOCK_GATE,
-  BLOCK_UP,
-  BLOCK_DOWN,
-  BLOCK_INPUT_NORM,
-  BLOCK_POST_NORM,
-  BLOCK_N_PARAMS
-};
+enum { BLOCK_Q, BLOCK_K, BLOCK_V, BLOCK_O, BLOCK_GATE, BLOCK_UP, BLOCK_DOWN, BLOCK_INPUT_NORM, BLOCK_POST_NORM, BLOCK_N_PARAMS };
 enum { HEAD_NORM, HEAD_WEIGHT, HEAD_N_PARAMS };
 
 /* What one layer leaves for its backward. N = tokens of the pass. */

@@ -26,9 +26,14 @@ struct named_size {
 const char *llama_config_check(const struct llama_config *config, char *reason, size_t size)
 {
   const struct named_size sizes[] = {
-    {"vocab", config->vocab},       {"hidden", config->hidden},     {"intermediate", config->intermediate},
-    {"layers", config->layers},     {"heads", config->heads},       {"kv_heads", config->kv_heads},
-    {"head_dim", config->head_dim}, {"max_positions", config->max_positions},
+      {"vocab", config->vocab},
+      {"hidden", config->hidden},
+      {"intermediate", config->intermediate},
+      {"layers", config->layers},
+      {"heads", config->heads},
+      {"kv_heads", config->kv_heads},
+      {"head_dim", config->head_dim},
+      {"max_positions", config->max_positions},
   };
   /* 2^24 keeps every product of two sizes below 2^48 and every row length within OpenBLAS's int. */
   const int64_t most = 1 << 24;
@@ -71,14 +76,14 @@ static struct llama_param *add_param(struct llama *model, const char *name, int6
   uint32_t unit = model->n_units - 1;
   model->units[unit].n_params++;
   *param = (struct llama_param){
-    .name = name,
-    .unit = unit,
-    .ndim = columns == 0 ? 1 : 2,
-    .shape = {rows, columns},
-    .numel = columns == 0 ? rows : rows * columns,
-    .decay = columns != 0,
-    .tp_block = 1,
-    .tie_group = -1,
+      .name = name,
+      .unit = unit,
+      .ndim = columns == 0 ? 1 : 2,
+      .shape = {rows, columns},
+      .numel = columns == 0 ? rows : rows * columns,
+      .decay = columns != 0,
+      .tp_block = 1,
+      .tie_group = -1,
   };
   return param;
 }
@@ -97,15 +102,15 @@ static void add_block(struct llama *model, int64_t layer)
   int64_t q = c->heads * c->head_dim;
   int64_t kv = c->kv_heads * c->head_dim;
   const struct block_row rows[BLOCK_N_PARAMS] = {
-    [BLOCK_Q] = {"self_attn.q_proj.weight", q, c->hidden, LLAMA_TP_COLUMN, c->head_dim},
-    [BLOCK_K] = {"self_attn.k_proj.weight", kv, c->hidden, LLAMA_TP_COLUMN, c->head_dim},
-    [BLOCK_V] = {"self_attn.v_proj.weight", kv, c->hidden, LLAMA_TP_COLUMN, c->head_dim},
-    [BLOCK_O] = {"self_attn.o_proj.weight", c->hidden, q, LLAMA_TP_ROW, c->head_dim},
-    [BLOCK_GATE] = {"mlp.gate_proj.weight", c->intermediate, c->hidden, LLAMA_TP_COLUMN, 1},
-    [BLOCK_UP] = {"mlp.up_proj.weight", c->intermediate, c->hidden, LLAMA_TP_COLUMN, 1},
-    [BLOCK_DOWN] = {"mlp.down_proj.weight", c->hidden, c->intermediate, LLAMA_TP_ROW, 1},
-    [BLOCK_INPUT_NORM] = {"input_layernorm.weight", c->hidden, 0, LLAMA_TP_REPLICATE, 1},
-    [BLOCK_POST_NORM] = {"post_attention_layernorm.weight", c->hidden, 0, LLAMA_TP_REPLICATE, 1},
+      [BLOCK_Q] = {"self_attn.q_proj.weight", q, c->hidden, LLAMA_TP_COLUMN, c->head_dim},
+      [BLOCK_K] = {"self_attn.k_proj.weight", kv, c->hidden, LLAMA_TP_COLUMN, c->head_dim},
+      [BLOCK_V] = {"self_attn.v_proj.weight", kv, c->hidden, LLAMA_TP_COLUMN, c->head_dim},
+      [BLOCK_O] = {"self_attn.o_proj.weight", c->hidden, q, LLAMA_TP_ROW, c->head_dim},
+      [BLOCK_GATE] = {"mlp.gate_proj.weight", c->intermediate, c->hidden, LLAMA_TP_COLUMN, 1},
+      [BLOCK_UP] = {"mlp.up_proj.weight", c->intermediate, c->hidden, LLAMA_TP_COLUMN, 1},
+      [BLOCK_DOWN] = {"mlp.down_proj.weight", c->hidden, c->intermediate, LLAMA_TP_ROW, 1},
+      [BLOCK_INPUT_NORM] = {"input_layernorm.weight", c->hidden, 0, LLAMA_TP_REPLICATE, 1},
+      [BLOCK_POST_NORM] = {"post_attention_layernorm.weight", c->hidden, 0, LLAMA_TP_REPLICATE, 1},
   };
   add_unit(model, layer_name(model, layer, ""), "LlamaBlock");
   for (uint32_t i = 0; i < BLOCK_N_PARAMS; i++) {

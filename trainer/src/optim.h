@@ -33,8 +33,8 @@ struct sgd_options {
 };
 /* u = grad * grad_factor at step 1, later u = momentum u + grad * grad_factor; w -= lr u. `velocity` may be null if momentum is 0
  * and need not be cleared before step 1. [step] since 0.1 */
-void sgd_step(const struct kernels *kernels, size_t n, float *weight, const float *grad, float *velocity,
-              const struct sgd_options *options, int64_t step, double grad_factor);
+void sgd_step(const struct kernels *kernels, size_t n, float *weight, const float *grad, float *velocity, const struct sgd_options *options,
+              int64_t step, double grad_factor);
 
 enum { SCHEDULE_CONSTANT = 0, SCHEDULE_LINEAR = 1, SCHEDULE_COSINE = 2 };
 struct schedule {

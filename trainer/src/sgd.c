@@ -4,8 +4,8 @@
 
 #include "kernels.h"
 
-void sgd_step(const struct kernels *kernels, size_t n, float *weight, const float *grad, float *velocity,
-              const struct sgd_options *options, int64_t step, double grad_factor)
+void sgd_step(const struct kernels *kernels, size_t n, float *weight, const float *grad, float *velocity, const struct sgd_options *options,
+              int64_t step, double grad_factor)
 {
   float *u = options->momentum == 0.0 ? NULL : velocity;
   kernels->sgd(n, weight, grad, u, (float)grad_factor, (float)options->momentum, (float)options->lr, step == 1);

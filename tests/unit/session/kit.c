@@ -36,14 +36,14 @@ static ordo_status hear(const fake_instance *self, const char *member)
     return ORDO_E_PEER_LOST;
   if (self->knobs->silent)
     return ORDO_E_UNSUPPORTED;
-  return self->job->host->fail(self->job->host->ctx, ORDO_E_UNSUPPORTED, "told to fail", "tell it otherwise");
+  return (self->job->host->fail)(self->job->host->ctx, ORDO_E_UNSUPPORTED, "told to fail", "tell it otherwise");
 }
 
 static ordo_status fake_probe(const ordo_host *host)
 {
   const ordo_plugin_use *plugin = host->ctx;
   if (!g_strcmp0(find_fake(plugin->id)->fail_in, "probe"))
-    return host->fail(host->ctx, ORDO_E_UNAVAILABLE, "not on this machine", NULL);
+    return (host->fail)(host->ctx, ORDO_E_UNAVAILABLE, "not on this machine", NULL);
   return ORDO_OK;
 }
 

@@ -17,7 +17,8 @@ struct golden_tensors {
 char *golden_dir(void)
 {
   const char *wish = g_getenv("ORDO_GOLDEN_DIR");
-  char *dir = wish != NULL && wish[0] != '\0' ? g_strdup(wish) : g_build_filename(ORDO_SOURCE_ROOT, "..", "shared", "data", "stories260K", NULL);
+  char *dir =
+      wish != NULL && wish[0] != '\0' ? g_strdup(wish) : g_build_filename(ORDO_SOURCE_ROOT, "..", "shared", "data", "stories260K", NULL);
   g_autofree char *probe = g_build_filename(dir, "model", "hf", "model.safetensors", NULL);
   if (g_file_test(probe, G_FILE_TEST_IS_REGULAR))
     return dir;

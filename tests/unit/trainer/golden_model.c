@@ -15,16 +15,16 @@ static struct llama_config read_config(const char *dir)
   g_autoptr(JsonParser) parser = golden_json(dir, "model/hf/config.json");
   JsonObject *root = golden_root(parser);
   struct llama_config config = {
-    .vocab = json_object_get_int_member(root, "vocab_size"),
-    .hidden = json_object_get_int_member(root, "hidden_size"),
-    .intermediate = json_object_get_int_member(root, "intermediate_size"),
-    .layers = json_object_get_int_member(root, "num_hidden_layers"),
-    .heads = json_object_get_int_member(root, "num_attention_heads"),
-    .kv_heads = json_object_get_int_member(root, "num_key_value_heads"),
-    .max_positions = json_object_get_int_member(root, "max_position_embeddings"),
-    .rms_eps = golden_number(root, "rms_norm_eps"),
-    .rope_theta = golden_number(root, "rope_theta"),
-    .tied = json_object_get_boolean_member(root, "tie_word_embeddings"),
+      .vocab = json_object_get_int_member(root, "vocab_size"),
+      .hidden = json_object_get_int_member(root, "hidden_size"),
+      .intermediate = json_object_get_int_member(root, "intermediate_size"),
+      .layers = json_object_get_int_member(root, "num_hidden_layers"),
+      .heads = json_object_get_int_member(root, "num_attention_heads"),
+      .kv_heads = json_object_get_int_member(root, "num_key_value_heads"),
+      .max_positions = json_object_get_int_member(root, "max_position_embeddings"),
+      .rms_eps = golden_number(root, "rms_norm_eps"),
+      .rope_theta = golden_number(root, "rope_theta"),
+      .tied = json_object_get_boolean_member(root, "tie_word_embeddings"),
   };
   config.head_dim = config.hidden / config.heads;
   return config;

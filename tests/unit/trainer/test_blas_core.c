@@ -18,13 +18,13 @@ static struct blas_core_report report; /* of the start of this program */
 
 /* A linker wrap makes one product wrong while this is set. */
 static int break_products;
-void __real_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha, const float *a,
-                        int lda, const float *b, int ldb, float beta, float *c, int ldc);
-void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha, const float *a,
-                        int lda, const float *b, int ldb, float beta, float *c, int ldc);
+void __real_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha,
+                        const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha,
+                        const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
 
-void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha, const float *a,
-                        int lda, const float *b, int ldb, float beta, float *c, int ldc)
+void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, int m, int n, int k, float alpha,
+                        const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc)
 {
   __real_cblas_sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   if (break_products == 1 && trans_a == CblasTrans && m > 60)
@@ -133,13 +133,13 @@ int main(int argc, char **argv)
     return 1;
   }
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_start_chose_a_core),
-    cmocka_unit_test(test_self_test_finds_wrong_products),
-    cmocka_unit_test(test_wrong_core_of_the_user_is_reported),
-    cmocka_unit_test(test_core_types),
-    cmocka_unit_test(test_wanted_instruction_set),
-    cmocka_unit_test(test_environment_is_completed_and_honoured),
-    cmocka_unit_test(test_peak_is_plausible),
+      cmocka_unit_test(test_start_chose_a_core),
+      cmocka_unit_test(test_self_test_finds_wrong_products),
+      cmocka_unit_test(test_wrong_core_of_the_user_is_reported),
+      cmocka_unit_test(test_core_types),
+      cmocka_unit_test(test_wanted_instruction_set),
+      cmocka_unit_test(test_environment_is_completed_and_honoured),
+      cmocka_unit_test(test_peak_is_plausible),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,8 +94,8 @@ static void check_layer(const struct golden_tensors *golden, struct llama *llama
   char name[9][64];
   for (int i = 0; i < 9; i++)
     g_snprintf(name[i], sizeof name[i], "layer%d.%s", (int)layer, names[i]);
-  llama->kernels->rms_apply((size_t)tokens, (size_t)c->hidden, b->x, llama_weight(llama, llama_block_unit(layer), BLOCK_INPUT_NORM), b->inv_in,
-                            scratch);
+  llama->kernels->rms_apply((size_t)tokens, (size_t)c->hidden, b->x, llama_weight(llama, llama_block_unit(layer), BLOCK_INPUT_NORM),
+                            b->inv_in, scratch);
   check(golden, name[0], scratch);
   check_heads(golden, name[1], c->heads, c->head_dim, b->q);
   check_heads(golden, name[2], c->kv_heads, c->head_dim, b->k);
@@ -185,9 +185,9 @@ static void test_greedy_decoding(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_logits_and_losses),
-    cmocka_unit_test(test_activations),
-    cmocka_unit_test(test_greedy_decoding),
+      cmocka_unit_test(test_logits_and_losses),
+      cmocka_unit_test(test_activations),
+      cmocka_unit_test(test_greedy_decoding),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,8 +90,7 @@ static double run_passes(struct golden_case *c, int64_t step, int64_t *counted)
   test_model_zero(c->model);
   for (int64_t done = 0; done < c->batch; done += c->micro_batch) {
     int64_t at = first + done * c->seq;
-    struct llama_forward_args args = {
-      .ids = c->ids + at, .targets = c->targets + at, .batch = c->micro_batch, .seq = c->seq, .keep = 1};
+    struct llama_forward_args args = {.ids = c->ids + at, .targets = c->targets + at, .batch = c->micro_batch, .seq = c->seq, .keep = 1};
     assert_int_equal(llama_forward(c->model->llama, &args), LLAMA_OK);
     assert_int_equal(llama_backward(c->model->llama, 1.0 / (double)*counted), LLAMA_OK);
     sum += args.loss_sum;
@@ -237,23 +236,23 @@ static void run_case(const char *name)
   close_case(c);
 }
 
-#define GOLDEN_CASES(X)   \
-  X(random_adamw)         \
-  X(random_sgd)           \
-  X(text_adamw)           \
-  X(text_sgd)             \
-  X(masked_adamw)         \
-  X(masked_sgd)           \
-  X(masked_sgd_noclip)    \
-  X(masked_adamw_accum4)  \
-  X(masked_sgd_accum4)    \
+#define GOLDEN_CASES(X)  \
+  X(random_adamw)        \
+  X(random_sgd)          \
+  X(text_adamw)          \
+  X(text_sgd)            \
+  X(masked_adamw)        \
+  X(masked_sgd)          \
+  X(masked_sgd_noclip)   \
+  X(masked_adamw_accum4) \
+  X(masked_sgd_accum4)   \
   X(text_adamw_schedule)
 
-#define GOLDEN_FUNCTION(NAME)            \
-  static void test_##NAME(void **state)  \
-  {                                      \
-    (void)state;                         \
-    run_case(#NAME);                     \
+#define GOLDEN_FUNCTION(NAME)           \
+  static void test_##NAME(void **state) \
+  {                                     \
+    (void)state;                        \
+    run_case(#NAME);                    \
   }
 GOLDEN_CASES(GOLDEN_FUNCTION)
 

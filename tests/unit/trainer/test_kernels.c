@@ -281,8 +281,8 @@ EACH(sums)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_exp),    cmocka_unit_test(test_exp_edges), cmocka_unit_test(test_rms),     cmocka_unit_test(test_rms_backward),
-    cmocka_unit_test(test_rope), cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_softmax), cmocka_unit_test(test_sums),
+      cmocka_unit_test(test_exp),  cmocka_unit_test(test_exp_edges), cmocka_unit_test(test_rms),     cmocka_unit_test(test_rms_backward),
+      cmocka_unit_test(test_rope), cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_softmax), cmocka_unit_test(test_sums),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,9 +13,16 @@
 #include "attention.h"
 #include "test_model.h"
 
-static const struct llama_config odd = {
-  .vocab = 37, .hidden = 24, .intermediate = 19, .layers = 2, .heads = 3, .kv_heads = 1, .head_dim = 8, .max_positions = 160, .rms_eps = 1e-5,
-  .rope_theta = 500.0};
+static const struct llama_config odd = {.vocab = 37,
+                                        .hidden = 24,
+                                        .intermediate = 19,
+                                        .layers = 2,
+                                        .heads = 3,
+                                        .kv_heads = 1,
+                                        .head_dim = 8,
+                                        .max_positions = 160,
+                                        .rms_eps = 1e-5,
+                                        .rope_theta = 500.0};
 
 enum { BATCH = 2, SEQ = 17, TOKENS = BATCH * SEQ };
 
@@ -343,12 +350,12 @@ static int on_activation(void *ctx, uint32_t point, uint32_t unit, int backward,
 }
 
 static const struct llama_hooks all_hooks = {
-  .pre_forward = on_pre_forward,
-  .post_forward = on_post_forward,
-  .pre_backward = on_pre_backward,
-  .grad_ready = on_ready,
-  .post_backward = on_post_backward,
-  .activation = on_activation,
+    .pre_forward = on_pre_forward,
+    .post_forward = on_post_forward,
+    .pre_backward = on_pre_backward,
+    .grad_ready = on_ready,
+    .post_backward = on_post_backward,
+    .activation = on_activation,
 };
 
 static int forward_and_backward(struct test_model *model, const struct batch *batch)
@@ -368,12 +375,11 @@ static void test_hooks_run_in_order(void **state)
   hooks.ctx = &trace;
   llama_set_hooks(model->llama, &hooks);
   assert_int_equal(forward_and_backward(model, &batch), LLAMA_OK);
-  assert_string_equal(trace.text,
-                      "f0 a3 F0 f1 a1 a2 a1 a2 F1 f2 a1 a2 a1 a2 F2 f3 a4 F3 "
-                      "b3 r20 A4 r19 B3 "
-                      "b2 A2 r16 r15 r14 A1 r18 A2 r13 r12 r11 r10 A1 r17 B2 "
-                      "b1 A2 r7 r6 r5 A1 r9 A2 r4 r3 r2 r1 A1 r8 B1 "
-                      "b0 A3 r0 B0 ");
+  assert_string_equal(trace.text, "f0 a3 F0 f1 a1 a2 a1 a2 F1 f2 a1 a2 a1 a2 F2 f3 a4 F3 "
+                                  "b3 r20 A4 r19 B3 "
+                                  "b2 A2 r16 r15 r14 A1 r18 A2 r13 r12 r11 r10 A1 r17 B2 "
+                                  "b1 A2 r7 r6 r5 A1 r9 A2 r4 r3 r2 r1 A1 r8 B1 "
+                                  "b0 A3 r0 B0 ");
   test_model_free(model);
 }
 
@@ -527,18 +533,18 @@ static void test_decoding_equals_forward(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_parameter_table),
-    cmocka_unit_test(test_bad_configurations),
-    cmocka_unit_test(test_wrong_calls_are_refused),
-    cmocka_unit_test(test_no_memory_is_reported),
-    cmocka_unit_test(test_finite_differences),
-    cmocka_unit_test(test_gradients_accumulate),
-    cmocka_unit_test(test_no_counted_target),
-    cmocka_unit_test(test_hooks_run_in_order),
-    cmocka_unit_test(test_a_failing_hook_stops_the_pass),
-    cmocka_unit_test(test_memory_account),
-    cmocka_unit_test(test_default_logits_rows),
-    cmocka_unit_test(test_decoding_equals_forward),
+      cmocka_unit_test(test_parameter_table),
+      cmocka_unit_test(test_bad_configurations),
+      cmocka_unit_test(test_wrong_calls_are_refused),
+      cmocka_unit_test(test_no_memory_is_reported),
+      cmocka_unit_test(test_finite_differences),
+      cmocka_unit_test(test_gradients_accumulate),
+      cmocka_unit_test(test_no_counted_target),
+      cmocka_unit_test(test_hooks_run_in_order),
+      cmocka_unit_test(test_a_failing_hook_stops_the_pass),
+      cmocka_unit_test(test_memory_account),
+      cmocka_unit_test(test_default_logits_rows),
+      cmocka_unit_test(test_decoding_equals_forward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,8 @@ struct test_model {
   unsigned char *written;
 };
 
-/* Weights zero, gradients NaN (so that a missing overwrite shows). Hooks are set so that the first backward after test_model_zero overwrites. */
+/* Weights zero, gradients NaN (so that a missing overwrite shows). Hooks are set so that the first backward after test_model_zero
+ * overwrites. */
 struct test_model *test_model_new(const struct llama_config *config);
 void test_model_free(struct test_model *model);
 /* The next contribution to every gradient overwrites it. */

@@ -142,9 +142,11 @@ static void test_schedule_without_warmup_or_length(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_adamw),     cmocka_unit_test(test_sgd),
-    cmocka_unit_test(test_schedules), cmocka_unit_test(test_sgd_without_momentum),
-    cmocka_unit_test(test_schedule_without_warmup_or_length),
+      cmocka_unit_test(test_adamw),
+      cmocka_unit_test(test_sgd),
+      cmocka_unit_test(test_schedules),
+      cmocka_unit_test(test_sgd_without_momentum),
+      cmocka_unit_test(test_schedule_without_warmup_or_length),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

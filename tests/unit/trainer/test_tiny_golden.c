@@ -29,17 +29,17 @@ struct tiny {
 static struct llama_config tiny_config(JsonObject *sizes, int tied)
 {
   return (struct llama_config){
-    .vocab = json_object_get_int_member(sizes, "vocab"),
-    .hidden = json_object_get_int_member(sizes, "hidden"),
-    .intermediate = json_object_get_int_member(sizes, "intermediate"),
-    .layers = json_object_get_int_member(sizes, "layers"),
-    .heads = json_object_get_int_member(sizes, "heads"),
-    .kv_heads = json_object_get_int_member(sizes, "kv_heads"),
-    .head_dim = json_object_get_int_member(sizes, "head_dim"),
-    .max_positions = json_object_get_int_member(sizes, "max_positions"),
-    .rms_eps = golden_number(sizes, "rms_eps"),
-    .rope_theta = golden_number(sizes, "rope_theta"),
-    .tied = tied,
+      .vocab = json_object_get_int_member(sizes, "vocab"),
+      .hidden = json_object_get_int_member(sizes, "hidden"),
+      .intermediate = json_object_get_int_member(sizes, "intermediate"),
+      .layers = json_object_get_int_member(sizes, "layers"),
+      .heads = json_object_get_int_member(sizes, "heads"),
+      .kv_heads = json_object_get_int_member(sizes, "kv_heads"),
+      .head_dim = json_object_get_int_member(sizes, "head_dim"),
+      .max_positions = json_object_get_int_member(sizes, "max_positions"),
+      .rms_eps = golden_number(sizes, "rms_eps"),
+      .rope_theta = golden_number(sizes, "rope_theta"),
+      .tied = tied,
   };
 }
 
@@ -169,8 +169,8 @@ static void test_room_to_spare(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_untied),          cmocka_unit_test(test_tied),          cmocka_unit_test(test_longer_than_a_block_of_rows),
-    cmocka_unit_test(test_logits_in_pieces), cmocka_unit_test(test_room_to_spare),
+      cmocka_unit_test(test_untied),           cmocka_unit_test(test_tied),          cmocka_unit_test(test_longer_than_a_block_of_rows),
+      cmocka_unit_test(test_logits_in_pieces), cmocka_unit_test(test_room_to_spare),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
