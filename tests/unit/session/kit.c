@@ -637,6 +637,7 @@ kit *kit_new(void)
   k->plan->providers = g_array_new(FALSE, FALSE, sizeof(ordo_plan_provider));
   k->plan->model_names = g_ptr_array_new();
   k->plan->model_trained = g_array_new(FALSE, FALSE, sizeof(gboolean));
+  k->plan->nodes = g_array_new(FALSE, FALSE, sizeof(ordo_plan_node));
   g_strlcpy(k->plan->digest, "0123456789abcdef", sizeof k->plan->digest);
   k->embedder = (ordo_embedder){.struct_size = sizeof k->embedder,
                                 .ctx = k,
@@ -712,6 +713,11 @@ static void resolve(kit *k)
   input.model_names = names;
   k->plan->flags = (k->eval ? ORDO_PLAN_EVAL : 0) | (k->resume ? ORDO_PLAN_RESUME : 0);
   k->plan->resolution = ordo_resolve(&input);
+  for (guint i = 0; i < k->plan->resolution->nodes->len; i++) {
+    const ordo_node *node = &g_array_index(k->plan->resolution->nodes, ordo_node, i);
+    ordo_plan_node row = {.struct_size = sizeof row, .step = node->step, .phase = node->phase, .model = node->model, .name = ordo_step_name(node->step)};
+    g_array_append_val(k->plan->nodes, row);
+  }
 }
 
 ordo_status kit_create(kit *k)
@@ -756,6 +762,7 @@ void kit_free(kit *k)
   g_array_unref(k->plan->providers);
   g_ptr_array_unref(k->plan->model_names);
   g_array_unref(k->plan->model_trained);
+  g_array_unref(k->plan->nodes);
   g_free(k->plan);
   g_ptr_array_unref(k->founds);
   g_string_free(k->log, TRUE);

@@ -55,6 +55,7 @@ static void one_step_at_a_time_names_each(void **state)
   assert_int_equal(kit_create(k), ORDO_OK);
   while (n < k->plan->resolution->nodes->len) {
     assert_int_equal(ordo_session_setup_next(k->session, &node), ORDO_OK);
+    assert_string_equal(node->name, ordo_step_name(g_array_index(k->plan->resolution->nodes, ordo_node, n).step));
     n++;
   }
   assert_int_equal(ordo_session_setup_next(k->session, &node), ORDO_E_STATE);
