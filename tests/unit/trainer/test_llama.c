@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ordo/strategy.h>
+
 #include "attention.h"
 #include "test_model.h"
 
@@ -105,6 +107,20 @@ static void test_parameter_table(void **state)
   llama_destroy(NULL);
 }
 
+/* The core does not depend on the SDK; its numbers are passed to the host as they are. */
+static void test_constants_equal_those_of_the_sdk(void **state)
+{
+  (void)state;
+  assert_int_equal(LLAMA_TP_REPLICATE, ORDO_TP_REPLICATE);
+  assert_int_equal(LLAMA_TP_COLUMN, ORDO_TP_COLUMN);
+  assert_int_equal(LLAMA_TP_ROW, ORDO_TP_ROW);
+  assert_int_equal(LLAMA_TP_VOCAB, ORDO_TP_VOCAB);
+  assert_int_equal(LLAMA_POINT_COLUMN_INPUT, ORDO_ACT_COLUMN_INPUT);
+  assert_int_equal(LLAMA_POINT_ROW_OUTPUT, ORDO_ACT_ROW_OUTPUT);
+  assert_int_equal(LLAMA_POINT_EMBED_OUTPUT, ORDO_ACT_EMBED_OUTPUT);
+  assert_int_equal(LLAMA_POINT_HEAD_INPUT, ORDO_ACT_HEAD_INPUT);
+}
+
 static void test_bad_configurations(void **state)
 {
   (void)state;
@@ -148,6 +164,12 @@ static void test_wrong_calls_are_refused(void **state)
   assert_int_equal(llama_reserve(model->llama, BATCH, SEQ - 1, 1, 0), LLAMA_OK);
   assert_int_equal(llama_forward(model->llama, &args), LLAMA_E_INVALID);
   assert_int_equal(llama_reserve(model->llama, BATCH, SEQ, 1, 0), LLAMA_OK);
+  args.ids = NULL;
+  assert_int_equal(llama_forward(model->llama, &args), LLAMA_E_INVALID);
+  args.ids = batch.ids;
+  args.batch = INT64_MAX;
+  assert_int_equal(llama_forward(model->llama, &args), LLAMA_E_INVALID);
+  args.batch = BATCH;
   assert_int_equal(llama_forward(model->llama, &args), LLAMA_OK);
   assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_OK);
   assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_E_STATE); /* activations are consumed */
@@ -533,17 +555,12 @@ static void test_decoding_equals_forward(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parameter_table),
-      cmocka_unit_test(test_bad_configurations),
-      cmocka_unit_test(test_wrong_calls_are_refused),
-      cmocka_unit_test(test_no_memory_is_reported),
-      cmocka_unit_test(test_finite_differences),
-      cmocka_unit_test(test_gradients_accumulate),
-      cmocka_unit_test(test_no_counted_target),
-      cmocka_unit_test(test_hooks_run_in_order),
-      cmocka_unit_test(test_a_failing_hook_stops_the_pass),
-      cmocka_unit_test(test_memory_account),
-      cmocka_unit_test(test_default_logits_rows),
+      cmocka_unit_test(test_parameter_table),         cmocka_unit_test(test_constants_equal_those_of_the_sdk),
+      cmocka_unit_test(test_bad_configurations),      cmocka_unit_test(test_wrong_calls_are_refused),
+      cmocka_unit_test(test_no_memory_is_reported),   cmocka_unit_test(test_finite_differences),
+      cmocka_unit_test(test_gradients_accumulate),    cmocka_unit_test(test_no_counted_target),
+      cmocka_unit_test(test_hooks_run_in_order),      cmocka_unit_test(test_a_failing_hook_stops_the_pass),
+      cmocka_unit_test(test_memory_account),          cmocka_unit_test(test_default_logits_rows),
       cmocka_unit_test(test_decoding_equals_forward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
