@@ -9,6 +9,7 @@ static kit *current; /* tables have no user pointer before create */
 /* ---- fake plugins ---- */
 
 typedef struct fake_instance {
+  kit *k;
   fake *knobs;
   const ordo_job *job;
   float *shard, *shard_grad, *full, *full_grad, *master, *master_grad;
@@ -29,7 +30,7 @@ static const char *id_of(const ordo_job *job)
 
 static ordo_status hear(const fake_instance *self, const char *member)
 {
-  g_string_append_printf(current->log, "%s.%s ", self->knobs->id, member);
+  g_string_append_printf(self->k->log, "%s.%s ", self->knobs->id, member);
   if (g_strcmp0(self->knobs->fail_in, member))
     return ORDO_OK;
   if (self->knobs->lose_rank)
@@ -51,6 +52,7 @@ static ordo_status fake_create(const ordo_job *job, void **instance)
 {
   fake_instance *self = g_new0(fake_instance, 1);
   ordo_status status;
+  self->k = current;
   self->knobs = find_fake(id_of(job));
   self->job = job;
   status = hear(self, "create");
@@ -156,7 +158,7 @@ static ordo_status fake_prepare_joint(void *data, ordo_optimizer *optimizer)
 
 static void fake_undo(void *data, ordo_step step)
 {
-  g_string_append_printf(current->log, "%s.undo(%s) ", ((fake_instance *)data)->knobs->id, ordo_step_name(step));
+  g_string_append_printf(((fake_instance *)data)->k->log, "%s.undo(%s) ", ((fake_instance *)data)->knobs->id, ordo_step_name(step));
 }
 
 /* Binds every param into the gathered buffer (flat), as a sharding strategy does before its forward. */
@@ -723,6 +725,7 @@ static void resolve(kit *k)
 ordo_status kit_create(kit *k)
 {
   const ordo_opener opener = {open_fake, NULL};
+  current = k;
   if (!k->plan->resolution)
     resolve(k);
   assert_true(k->plan->resolution->legal);
@@ -743,6 +746,7 @@ void kit_setup(kit *k)
 
 void kit_free(kit *k)
 {
+  current = k;
   ordo_session_destroy(k->session);
   for (guint i = 0; i < k->founds->len; i++) {
     ordo_found *found = g_ptr_array_index(k->founds, i);
