@@ -47,10 +47,10 @@ typedef struct ordo_context_options {
   uint32_t flags;              /* ORDO_CONTEXT_ */
   uint32_t reserved;
   void *log_ctx;
-  /* Receives finished lines; null: nothing is shown. `severity` is ORDO_LOG_. */
+  /* Receives finished lines; null: nothing is shown. `severity` is ORDO_LOG_. [any] since 0.1 */
   void (*log)(void *log_ctx, int32_t severity, const char *text);
   void *alloc_ctx;
-  /* Memory of jobs (weights, gradients, buckets); null: aligned malloc. `tag` is ORDO_MEM_ (job.h). */
+  /* Memory of jobs (weights, gradients, buckets); null: aligned malloc. `tag` is ORDO_MEM_ (job.h). [any] since 0.1 */
   void *(*alloc)(void *alloc_ctx, size_t bytes, uint32_t tag);
   void (*free)(void *alloc_ctx, void *pointer, size_t bytes, uint32_t tag);
 } ordo_context_options;

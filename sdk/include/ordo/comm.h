@@ -99,6 +99,7 @@ ORDO_INLINE ordo_status ordo_comm_run(const ordo_comm *comm, const ordo_collecti
   return status == ORDO_OK ? comm->wait(comm->ctx, request) : status;
 }
 
+/* A collective with op SUM, no factor, no flags and no label, to be changed before it is started. [any] since 0.1 */
 ORDO_INLINE ordo_collective ordo_collective_make(uint32_t kind, const void *send, void *recv, int64_t count, ordo_dtype dtype)
 {
   ordo_collective c = {sizeof(ordo_collective), 0, ORDO_SUM, 0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0};

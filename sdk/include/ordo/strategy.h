@@ -43,6 +43,7 @@ ORDO_PIN_LAST(ordo_activation, data);
 typedef struct ordo_unit_override {
   size_t struct_size;
   void *ctx;
+  /* Instead of the embedder's forward and backward of the unit; errors as for step events. [step] since 0.1 */
   ordo_status (*forward)(void *ctx, const ordo_unit *unit, int32_t micro_batch, const float *in, float *out);
   ordo_status (*backward)(void *ctx, const ordo_unit *unit, int32_t micro_batch, const float *grad_out, float *grad_in);
 } ordo_unit_override;

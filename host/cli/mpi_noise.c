@@ -1,0 +1,174 @@
+/* mpi_noise.c - takes mpirun's own messages out of the error stream of the ranks.
+ *
+ * When a rank ends badly, mpirun writes up to three paragraphs between lines of dashes. They say which rank and which signal or exit
+ * code, and bury the error that the rank itself printed. This filter passes everything else through as it comes (a line that is not
+ * finished too, so that progress shows), keeps those paragraphs back and reads the facts from them; the launcher then says it in one error.
+ * A paragraph that is not known is passed through unchanged.
+ */
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RULE_DASHES = 20, MOST_LINES = 40 };
+
+struct cli_noise {
+  int output;
+  GString *line;    /* not finished yet, nothing of it written */
+  GString *held;    /* a paragraph, from its first line of dashes */
+  int held_lines;   /* 0: outside a paragraph */
+  gboolean midline; /* the start of the current line was written */
+  int rank, signal_number, exit_code;
+};
+
+cli_noise *cli_noise_new(int output)
+{
+  cli_noise *noise = g_new0(cli_noise, 1);
+  noise->output = output;
+  noise->line = g_string_new(NULL);
+  noise->held = g_string_new(NULL);
+  noise->rank = -1;
+  noise->exit_code = -1;
+  return noise;
+}
+
+void cli_noise_free(cli_noise *noise)
+{
+  if (!noise)
+    return;
+  g_string_free(noise->line, TRUE);
+  g_string_free(noise->held, TRUE);
+  g_free(noise);
+}
+
+static void write_out(cli_noise *noise, GString *text)
+{
+  const char *bytes = text->str;
+  gsize left = text->len;
+  while (left > 0) {
+    ssize_t n = write(noise->output, bytes, left);
+    if (n <= 0)
+      break; /* nobody reads standard error any more; the run goes on */
+    bytes += n;
+    left -= (gsize)n;
+  }
+  g_string_truncate(text, 0);
+}
+
+static gboolean is_rule(const char *line, gsize length)
+{
+  gsize dashes = strspn(line, "-");
+  return dashes >= RULE_DASHES && dashes + 1 >= length;
+}
+
+/* "... process rank 1 with PID 4711 on node x exited on signal 9 (Killed)." */
+static gboolean read_signal(cli_noise *noise, const char *text)
+{
+  const char *rank = strstr(text, "process rank ");
+  const char *sign = rank ? strstr(rank, "on signal ") : NULL;
+  if (!sign)
+    return FALSE;
+  noise->rank = atoi(rank + strlen("process rank "));
+  noise->signal_number = atoi(sign + strlen("on signal "));
+  return TRUE;
+}
+
+/* "... has exited due to process rank 1 with PID 4711 on node x exiting improperly": it left without a word, with exit code 0. */
+static gboolean read_desertion(cli_noise *noise, const char *text)
+{
+  const char *rank = strstr(text, "has exited due to process rank ");
+  if (!rank)
+    return FALSE;
+  noise->rank = atoi(rank + strlen("has exited due to process rank "));
+  noise->exit_code = 0;
+  return TRUE;
+}
+
+/* "Process name: [[123,1],0]" (Open MPI 4) or "[prterun-host-7@1,0]" (5), then "Exit code:    3". */
+static gboolean read_exit(cli_noise *noise, const char *text)
+{
+  const char *name = strstr(text, "Process name:");
+  const char *code = strstr(text, "Exit code:");
+  if (!name || !code)
+    return FALSE;
+  const char *end = strchr(name, '\n');
+  const char *comma = end ? g_strrstr_len(name, end - name, ",") : NULL;
+  if (noise->rank < 0)
+    noise->rank = comma ? atoi(comma + 1) : -1;
+  noise->exit_code = atoi(code + strlen("Exit code:"));
+  return TRUE;
+}
+
+static gboolean is_aborted(const char *text)
+{
+  return strstr(text, "the job has been aborted") != NULL && strstr(text, "non-zero exit") != NULL;
+}
+
+static gboolean is_known(cli_noise *noise)
+{
+  g_autofree char *flat = g_strdup(noise->held->str);
+  for (char *p = flat; *p; p++)
+    if (*p == '\n')
+      *p = ' ';
+  return read_signal(noise, flat) || read_desertion(noise, flat) || read_exit(noise, noise->held->str) ||
+         (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) || is_aborted(flat);
+}
+
+static void take_line(cli_noise *noise)
+{
+  gboolean rule = !noise->midline && is_rule(noise->line->str, noise->line->len);
+  if (noise->held_lines == 0 && !rule) {
+    write_out(noise, noise->line);
+    return;
+  }
+  g_string_append_len(noise->held, noise->line->str, (gssize)noise->line->len);
+  g_string_truncate(noise->line, 0);
+  noise->held_lines++;
+  if (rule && noise->held_lines > 1) {
+    if (is_known(noise))
+      g_string_truncate(noise->held, 0);
+    write_out(noise, noise->held);
+    noise->held_lines = 0;
+  } else if (noise->held_lines > MOST_LINES) {
+    write_out(noise, noise->held);
+    noise->held_lines = 0;
+  }
+}
+
+void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
+{
+  while (length > 0) {
+    const char *end = memchr(bytes, '\n', length);
+    gsize n = end ? (gsize)(end - bytes) + 1 : length;
+    g_string_append_len(noise->line, bytes, (gssize)n);
+    bytes += n;
+    length -= n;
+    if (end) {
+      take_line(noise);
+      noise->midline = FALSE;
+    }
+  }
+  if (noise->line->len && noise->held_lines == 0 && (noise->midline || noise->line->str[0] != '-')) {
+    write_out(noise, noise->line);
+    noise->midline = TRUE;
+  }
+}
+
+void cli_noise_flush(cli_noise *noise)
+{
+  noise->midline |= noise->line->len > 0;
+  if (noise->held_lines)
+    g_string_append_len(noise->held, noise->line->str, (gssize)noise->line->len);
+  write_out(noise, noise->held_lines ? noise->held : noise->line);
+  g_string_truncate(noise->line, 0);
+  noise->held_lines = 0;
+}
+
+void cli_noise_verdict(const cli_noise *noise, int *rank, int *signal_number, int *exit_code)
+{
+  *rank = noise->rank;
+  *signal_number = noise->signal_number;
+  *exit_code = noise->exit_code;
+}

@@ -1,0 +1,183 @@
+/* mpi_run.c - runs a program on several ranks of this machine under mpirun, and stays its parent.
+ *
+ * mpirun is given what a newcomer would have to find out: root allowed, more ranks than cores allowed (and then yielding while they
+ * wait), the point-to-point layer that starts fastest inside one node, no binding (measured to make no difference here, and
+ * two jobs bound to the same first cores would halve each other). Whatever ends the job ends with one error of the house: which rank,
+ * which signal or exit code, what became of the others. Nothing hangs: mpirun ends the other ranks when one is lost, and gets killed itself
+ * if it does not.
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAUSE_MS = 200, GRACE_SECONDS = 10 };
+
+typedef struct mpi_job {
+  pid_t mpirun;
+  int errors;        /* read end of its standard error */
+  int signals;       /* signalfd */
+  int interrupted;   /* signal that we forwarded, 0 if none */
+  gint64 kill_after; /* monotonic microseconds, 0: never */
+} mpi_job;
+
+static int usable_cores(void)
+{
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static GPtrArray *command_line(const char *mpirun, int ranks, const char *const *command)
+{
+  GPtrArray *args = g_ptr_array_new_with_free_func(g_free);
+  const char *const always[] = {"--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "^tcp,openib,uct,ofi,usnic"};
+  gboolean crowded = ranks > usable_cores();
+
+  g_ptr_array_add(args, g_strdup(mpirun));
+  g_ptr_array_add(args, g_strdup("-n"));
+  g_ptr_array_add(args, g_strdup_printf("%d", ranks));
+  if (geteuid() == 0)
+    g_ptr_array_add(args, g_strdup("--allow-run-as-root"));
+  for (size_t i = 0; i < G_N_ELEMENTS(always); i++)
+    g_ptr_array_add(args, g_strdup(always[i]));
+  if (crowded) {
+    g_ptr_array_add(args, g_strdup("--oversubscribe"));
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  }
+  for (; *command; command++)
+    g_ptr_array_add(args, g_strdup(*command));
+  g_ptr_array_add(args, NULL);
+  return args;
+}
+
+/* In the child: a process group of its own, so that Ctrl-C reaches mpirun once and through us; it ends when we do. */
+static void become_mpirun(GPtrArray *args, int errors, const sigset_t *old_mask, pid_t parent)
+{
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent)
+    _exit(CLI_FAILED);
+  FILE *nothing = freopen("/dev/null", "r", stdin);
+  if (!nothing || dup2(errors, STDERR_FILENO) < 0)
+    _exit(CLI_FAILED);
+  sigprocmask(SIG_SETMASK, old_mask, NULL);
+  execv(args->pdata[0], (char *const *)args->pdata);
+  _exit(127);
+}
+
+static void take_signal(mpi_job *job)
+{
+  struct signalfd_siginfo info;
+  if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info || info.ssi_signo == SIGCHLD)
+    return;
+  job->interrupted = (int)info.ssi_signo;
+  kill(job->mpirun, job->interrupted == SIGHUP ? SIGTERM : job->interrupted);
+  job->kill_after = g_get_monotonic_time() + GRACE_SECONDS * G_USEC_PER_SEC;
+}
+
+static void end_stubborn(mpi_job *job)
+{
+  if (job->kill_after && g_get_monotonic_time() > job->kill_after) {
+    killpg(job->mpirun, SIGKILL);
+    job->kill_after = 0;
+  }
+}
+
+/* Passes the error stream on until it ends; returns the wait status of mpirun. */
+static int attend(mpi_job *job, cli_noise *noise)
+{
+  char buffer[4096];
+  int status = 0;
+  gboolean open = TRUE, gone = FALSE;
+
+  while (open && !gone) {
+    struct pollfd polled[] = {{.fd = job->errors, .events = POLLIN}, {.fd = job->signals, .events = POLLIN}};
+    int n = poll(polled, G_N_ELEMENTS(polled), PAUSE_MS);
+    if (n == 0)
+      cli_noise_flush(noise);
+    if (n > 0 && polled[1].revents)
+      take_signal(job);
+    if (n > 0 && polled[0].revents) {
+      ssize_t got = read(job->errors, buffer, sizeof buffer);
+      if (got > 0)
+        cli_noise_feed(noise, buffer, (gsize)got);
+      else if (got == 0 || errno != EINTR)
+        open = FALSE;
+    }
+    end_stubborn(job);
+    /* A rank that was left behind may keep the stream open: once mpirun has ended and the stream is quiet, nothing more is awaited. */
+    if (n == 0 && waitpid(job->mpirun, &status, WNOHANG) == job->mpirun)
+      gone = TRUE;
+  }
+  while (!gone) {
+    pid_t ended = waitpid(job->mpirun, &status, WNOHANG);
+    gone = ended == job->mpirun || (ended < 0 && errno != EINTR);
+    if (gone)
+      break;
+    struct pollfd polled = {.fd = job->signals, .events = POLLIN};
+    if (poll(&polled, 1, PAUSE_MS) > 0)
+      take_signal(job);
+    end_stubborn(job);
+  }
+  cli_noise_flush(noise);
+  return status;
+}
+
+int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command)
+{
+  mpi_job job = {0};
+  g_autofree char *mpirun = g_find_program_in_path("mpirun");
+  g_autoptr(GPtrArray) args = NULL;
+  int ends[2], status = 0;
+  sigset_t mask, old_mask;
+  pid_t parent = getpid();
+
+  if (!mpirun) {
+    cli_error(cli, "E-RUN-LAUNCH", "mpirun was not found", "PATH", "several ranks are started with Open MPI's mpirun",
+              "install it (./dev setup, or the package openmpi-bin), or use --ranks 1");
+    return CLI_FAILED;
+  }
+  args = command_line(mpirun, ranks, command);
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGINT);
+  sigaddset(&mask, SIGTERM);
+  sigaddset(&mask, SIGHUP);
+  sigprocmask(SIG_BLOCK, &mask, &old_mask);
+  job.signals = signalfd(-1, &mask, SFD_CLOEXEC);
+  if (job.signals < 0 || pipe(ends) != 0) {
+    cli_error(cli, "E-RUN-LAUNCH", "mpirun could not be started", NULL, g_strerror(errno), NULL);
+    return CLI_FAILED;
+  }
+  setenv("ORDO_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1); /* mpirun gives every rank a terminal of its own */
+  fflush(stdout);
+  job.errors = ends[0];
+  job.mpirun = fork();
+  if (job.mpirun == 0) {
+    close(ends[0]);
+    become_mpirun(args, ends[1], &old_mask, parent);
+  }
+  close(ends[1]);
+  if (job.mpirun < 0) {
+    cli_error(cli, "E-RUN-LAUNCH", "mpirun could not be started", NULL, g_strerror(errno), NULL);
+    close(ends[0]);
+    return CLI_FAILED;
+  }
+  setpgid(job.mpirun, job.mpirun);
+  cli_noise *noise = cli_noise_new(STDERR_FILENO);
+  status = attend(&job, noise);
+  int code = cli_mpi_verdict(cli, noise, ranks, job.interrupted, status);
+  cli_noise_free(noise);
+  close(job.errors);
+  close(job.signals);
+  sigprocmask(SIG_SETMASK, &old_mask, NULL);
+  return code;
+}

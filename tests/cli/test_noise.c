@@ -1,0 +1,97 @@
+/* test_noise.c - the filter over mpirun's error stream: what passes, what is held back, what is read from it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "../../host/cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RULE "--------------------------------------------------------------------------\n"
+
+typedef struct verdict {
+  int rank, signal_number, exit_code;
+} verdict;
+
+/* Feeds `text` in pieces of `piece` bytes and returns what came out. */
+static char *filtered(const char *text, size_t piece, verdict *v)
+{
+  int ends[2];
+  char out[8192];
+  size_t length = strlen(text);
+  assert_int_equal(pipe(ends), 0);
+  cli_noise *noise = cli_noise_new(ends[1]);
+  for (size_t i = 0; i < length; i += piece)
+    cli_noise_feed(noise, text + i, MIN(piece, length - i));
+  cli_noise_flush(noise);
+  cli_noise_verdict(noise, &v->rank, &v->signal_number, &v->exit_code);
+  cli_noise_free(noise);
+  close(ends[1]);
+  ssize_t n = read(ends[0], out, sizeof out - 1);
+  close(ends[0]);
+  out[n > 0 ? n : 0] = '\0';
+  return g_strdup(out);
+}
+
+static void expect(const char *text, const char *out, verdict expected)
+{
+  for (size_t piece = 1; piece < 200; piece += 7) {
+    verdict v;
+    g_autofree char *got = filtered(text, piece, &v);
+    assert_string_equal(got, out);
+    assert_int_equal(v.rank, expected.rank);
+    assert_int_equal(v.signal_number, expected.signal_number);
+    assert_int_equal(v.exit_code, expected.exit_code);
+  }
+}
+
+static void ordinary_text_passes(void **state)
+{
+  (void)state;
+  expect("loss 2.1\n--- not a rule\nhalf a line", "loss 2.1\n--- not a rule\nhalf a line", (verdict){-1, 0, -1});
+  expect(RULE "a table of a plugin\n" RULE "end\n", RULE "a table of a plugin\n" RULE "end\n", (verdict){-1, 0, -1});
+  expect(RULE "never closed\n", RULE "never closed\n", (verdict){-1, 0, -1});
+}
+
+static void a_signal_is_read(void **state)
+{
+  (void)state;
+  expect("x\n" RULE "mpirun noticed that process rank 1 with PID 4711 on node vm exited on signal 9 (Killed).\n" RULE, "x\n",
+         (verdict){1, 9, -1});
+  expect(RULE "prterun noticed that process rank 12 with PID 4711 on node vm exited on\nsignal 11 (Segmentation fault).\n" RULE "y\n",
+         "y\n", (verdict){12, 11, -1});
+}
+
+static void an_exit_code_is_read(void **state)
+{
+  (void)state;
+  expect(
+      RULE
+      "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n" RULE
+          RULE "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first "
+               "process to do so "
+      "was:\n\n  Process name: [[17105,1],3]\n  Exit code:    2\n" RULE,
+      "", (verdict){3, 0, 2});
+  expect(RULE "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. The first "
+              "process to do so "
+              "was:\n\n   Process name: [prterun-vm-17@1,5]\n   Exit code:    4\n" RULE,
+         "", (verdict){5, 0, 4});
+  expect(
+      RULE
+      "mpirun has exited due to process rank 1 with PID 0 on\nnode vm exiting improperly. There are three reasons this could occur:\n" RULE,
+      "", (verdict){1, 0, 0});
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(ordinary_text_passes),
+      cmocka_unit_test(a_signal_is_read),
+      cmocka_unit_test(an_exit_code_is_read),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,85 @@
+/* test_usage.c - the command line: every verb answers, bad input gets a code, a place and the nearest name, exit codes are the documented
+ * ones. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "command.h"
+
+#include <string.h>
+
+static void verbs_answer(void **state)
+{
+  (void)state;
+  command_expect("help", 0, "exit codes", NULL);
+  command_expect("--help", 0, "exit codes", NULL);
+  command_expect("help plan", 0, "--strategy", NULL);
+  command_expect("plan --help", 0, "--digest", NULL);
+  command_expect("version", 0, "plugin ABI 1.", NULL);
+  command_expect("--version", 0, "plugin ABI 1.", NULL);
+  command_expect("explain", 0, "E-COMM-TIMEOUT", NULL);
+  command_expect("explain E-USAGE", 0, "unknown verb", NULL);
+  command_expect("explain e-usage", 0, "unknown verb", NULL);
+  command_expect("explain --markdown", 0, "## E-USAGE", NULL);
+}
+
+static void bad_usage_names_the_nearest(void **state)
+{
+  (void)state;
+  command_expect("", 2, "usage", "");
+  command_expect("plam", 2, "", "ordo plan");
+  command_expect("zzzzzzzz", 2, "", "ordo help");
+  command_expect("plan --strategi ddp", 2, "", "--strategy");
+  command_expect("--colour list", 2, "", "--color");
+  command_expect("--color=red list", 2, "", "auto, always or never");
+  command_expect("plan --ranks many", 2, "", "many");
+  command_expect("plan --ranks -3", 2, "", "at least 1");
+  command_expect("plan --steps --json", 2, "", "exclude each other");
+  command_expect("list extra", 2, "", "too many words");
+  command_expect("inspect", 2, "", "a word is missing");
+  command_expect("why a", 2, "", "a word is missing");
+  command_expect("why-not", 2, "", "which combination");
+  command_expect("why-not ddp --strategy ddp", 2, "", "given twice");
+  command_expect("explain E-USAGI", 2, "", "E-USAGE");
+  command_expect("matrix --ranks 0", 2, "", "at least 1");
+  command_expect("help plam", 2, "", "plam");
+}
+
+static void words_that_are_paths_are_no_verbs(void **state)
+{
+  (void)state;
+  command_expect("ORDO_LIBEXEC=/usr ../bin/sh", 2, "", "unknown verb");
+  command_expect("ORDO_LIBEXEC=/nonexistent train", 1, "", "E-RUN-NO-PROGRAM");
+}
+
+static void json_is_json(void **state)
+{
+  (void)state;
+  command_expect_json("version --json", 0);
+  command_expect_json("list --json", 0);
+}
+
+/* Output into a pipe has no colour unless asked for; NO_COLOR does not forbid what was asked for. */
+static void colour_only_on_a_terminal(void **state)
+{
+  (void)state;
+  g_autoptr(outcome) plain = command_run("help");
+  g_autoptr(outcome) asked = command_run("--color=always help");
+  g_autoptr(outcome) after = command_run("help --color=always");
+  g_autoptr(outcome) never = command_run("--color=always help --color=never");
+  assert_null(strchr(plain->out, '\033'));
+  assert_non_null(strchr(asked->out, '\033'));
+  assert_string_equal(asked->out, after->out);
+  assert_string_equal(plain->out, never->out);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(verbs_answer), cmocka_unit_test(bad_usage_names_the_nearest), cmocka_unit_test(words_that_are_paths_are_no_verbs),
+      cmocka_unit_test(json_is_json), cmocka_unit_test(colour_only_on_a_terminal),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

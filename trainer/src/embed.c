@@ -1,0 +1,258 @@
+/* embed.c - see embed.h: the callbacks of the plan and of the model's hooks. The passes are in embed_step.c.
+ *
+ * The model is described with null storage, so the host allocates weights and gradients where the plan wants them and counts
+ * them; activations and optimizer state are taken from the session's allocator for the same account.
+ */
+#include "embed_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
+{
+  ordo_embed *embed = ctx;
+  (void)model;
+  embed->session = session;
+  for (uint32_t u = 0; u < llama_n_units(embed->llama); u++) {
+    const struct llama_unit *unit = llama_unit_at(embed->llama, u);
+    ordo_status status = ordo_model_builder_unit(builder, unit->name, unit->class_name, NULL);
+    for (uint32_t p = unit->first_param; status == ORDO_OK && p < unit->first_param + unit->n_params; p++) {
+      const struct llama_param *param = llama_param_at(embed->llama, p);
+      ordo_param_desc desc = {.struct_size = sizeof desc, .name = param->name, .dtype = ORDO_F32};
+      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay ? ORDO_PARAM_DECAY : 0u);
+      desc.tp_hint = param->tp_hint;
+      desc.tp_block = (int32_t)param->tp_block;
+      desc.tie_group = param->tie_group;
+      desc.ndim = param->ndim;
+      memcpy(desc.shape, param->shape, param->ndim * sizeof *param->shape);
+      status = ordo_model_builder_param(builder, &desc, NULL);
+    }
+    if (status != ORDO_OK)
+      return status;
+  }
+  return ORDO_OK;
+}
+
+static ordo_status weights_read(void *ctx, const ordo_model *model, const ordo_chunk *chunk, float *dst)
+{
+  ordo_embed *embed = ctx;
+  g_auto(ordo_problems) problems;
+  (void)model;
+  ordo_problems_init(&problems);
+  ordo_status status = ordo_weights_read_chunk(embed->options.weights, chunk, dst, &problems);
+  return status == ORDO_OK ? ORDO_OK : ordo_problems_to_context(&problems, embed->options.context, status);
+}
+
+static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *param, void *data, void *grad)
+{
+  ordo_embed *embed = ctx;
+  (void)model;
+  if (embed->llama)
+    llama_bind(embed->llama, param->index, data, grad);
+  return ORDO_OK;
+}
+
+static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_optimizer *optimizer)
+{
+  ordo_embed *embed = ctx;
+  return ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
+}
+
+static ordo_status scheduler_create(void *ctx, ordo_optimizer *optimizer)
+{
+  ordo_leaf_optimizer_set_lr(optimizer, schedule_rate(&((ordo_embed *)ctx)->options.schedule, 1));
+  return ORDO_OK;
+}
+
+static ordo_status scheduler_step(void *ctx, ordo_optimizer *optimizer, int64_t step)
+{
+  ordo_leaf_optimizer_set_lr(optimizer, schedule_rate(&((ordo_embed *)ctx)->options.schedule, step + 1));
+  return ORDO_OK;
+}
+
+static int64_t activation_numel(void *ctx, const ordo_model *model, uint32_t unit)
+{
+  const ordo_embed *embed = ctx;
+  (void)model;
+  return unit + 1 < llama_n_units(embed->llama) ? embed->part.micro_size * embed->options.seq_len * embed->options.weights->config.hidden : 0;
+}
+
+static void metric(void *ctx, const char *plugin, const char *name, double value)
+{
+  ordo_embed *embed = ctx;
+  if (embed->options.metric)
+    embed->options.metric(embed->options.metric_ctx, plugin, name, value);
+}
+
+static int hook_pre_forward(void *ctx, uint32_t unit)
+{
+  return ordo_session_pre_forward(((ordo_embed *)ctx)->session, 0, unit);
+}
+
+static int hook_post_forward(void *ctx, uint32_t unit)
+{
+  return ordo_session_post_forward(((ordo_embed *)ctx)->session, 0, unit);
+}
+
+static int hook_pre_backward(void *ctx, uint32_t unit)
+{
+  return ordo_session_pre_backward(((ordo_embed *)ctx)->session, 0, unit);
+}
+
+static int hook_post_backward(void *ctx, uint32_t unit)
+{
+  return ordo_session_post_backward(((ordo_embed *)ctx)->session, 0, unit);
+}
+
+static int hook_grad_adds(void *ctx, uint32_t param)
+{
+  return ordo_session_grad_adds(((ordo_embed *)ctx)->session, 0, param);
+}
+
+static int hook_grad_ready(void *ctx, uint32_t param)
+{
+  return ordo_session_grad_ready(((ordo_embed *)ctx)->session, 0, param);
+}
+
+static int hook_activation(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
+{
+  ordo_activation activation = {sizeof activation, point, unit, backward, ORDO_F32, rows, columns, data};
+  return ordo_session_activation(((ordo_embed *)ctx)->session, 0, &activation);
+}
+
+static void *session_alloc(void *ctx, size_t bytes, uint32_t tag)
+{
+  return ordo_session_alloc(((ordo_embed *)ctx)->session, bytes, tag);
+}
+
+static void session_free(void *ctx, void *memory)
+{
+  ordo_session_free(((ordo_embed *)ctx)->session, memory);
+}
+
+ordo_status ordo_embed_llama_status(ordo_embed *embed, int status)
+{
+  if (status >= 0)
+    return status; /* a status of the host that a hook passed on */
+  return ordo_fail(embed->options.context, status == LLAMA_E_NOMEM ? ORDO_E_NOMEM : ORDO_E_INVALID, status == LLAMA_E_NOMEM ? "E-TRAIN-MEMORY" : "E-TRAIN-MODEL",
+                   "the model cannot run", "model", llama_error(embed->llama), status == LLAMA_E_NOMEM ? "use a smaller train.micro_batch" : "check the data and the model");
+}
+
+static ordo_status create_llama(ordo_embed *embed)
+{
+  char reason[200] = "";
+  struct llama_memory memory = {embed, session_alloc, session_free, ORDO_MEM_ACTIVATIONS};
+  struct llama_hooks hooks = {embed,          hook_pre_forward, hook_post_forward, hook_pre_backward,
+                              hook_grad_adds, hook_grad_ready,  hook_post_backward, hook_activation};
+  g_auto(ordo_problems) problems;
+  ordo_problems_init(&problems);
+  embed->llama = llama_create(&embed->options.weights->config, &memory, reason, sizeof reason);
+  if (!embed->llama)
+    return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-TRAIN-MODEL", "the model cannot be made", embed->options.weights->origin, reason, "check the sizes in [model]");
+  llama_set_hooks(embed->llama, &hooks);
+  ordo_status status = embed->options.weights->check ? embed->options.weights->check(embed->options.weights, embed->llama, &problems) : ORDO_OK;
+  return status == ORDO_OK ? ORDO_OK : ordo_problems_to_context(&problems, embed->options.context, status);
+}
+
+static ordo_status create_session(ordo_embed *embed)
+{
+  const ordo_embed_options *o = &embed->options;
+  ordo_embedder embedder = {.struct_size = sizeof embedder,
+                            .ctx = embed,
+                            .model_build = model_build,
+                            .weights_read = weights_read,
+                            .bind = bind,
+                            .optimizer_create = optimizer_create,
+                            .scheduler_create = scheduler_create,
+                            .scheduler_step = scheduler_step,
+                            .activation_numel = activation_numel,
+                            .metric = metric};
+  ordo_session_options options = {.struct_size = sizeof options,
+                                  .comm = o->comm,
+                                  .seed = o->seed,
+                                  .max_grad_norm = o->max_grad_norm,
+                                  .ordered = o->ordered,
+                                  .drift_interval = o->drift_interval};
+  ordo_status status = ordo_session_create(o->context, o->plan, &embedder, &options, &embed->session);
+  return status == ORDO_OK ? ordo_session_setup(embed->session) : status;
+}
+
+/* Room for one micro-batch, and the ids and targets of this rank's share of a step. */
+static ordo_status reserve(ordo_embed *embed)
+{
+  const ordo_embed_options *o = &embed->options;
+  int32_t index = 0, size = 1;
+  ordo_session_data_part(embed->session, &index, &size);
+  embed->rank = index;
+  embed->ranks = size;
+  embed->part = ordo_data_split(o->batch, o->micro_batch, index, size);
+  size_t tokens = (size_t)(MAX(embed->part.count, embed->part.micro_size) * o->seq_len);
+  embed->ids = g_try_new(int32_t, tokens);
+  embed->targets = g_try_new(int32_t, tokens);
+  if (!embed->ids || !embed->targets)
+    return ordo_fail(o->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "ids of a batch", "", "use a smaller train.batch");
+  return ordo_embed_llama_status(embed, llama_reserve(embed->llama, embed->part.micro_size, o->seq_len, o->train, 0));
+}
+
+ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **result)
+{
+  ordo_embed *embed = g_new0(ordo_embed, 1);
+  embed->options = *options;
+  ordo_status status = create_llama(embed);
+  if (status == ORDO_OK)
+    status = create_session(embed);
+  if (status == ORDO_OK) {
+    embed->model = ordo_session_model(embed->session, 0);
+    for (uint32_t p = 0; p < embed->model->n_params; p++)
+      llama_bind(embed->llama, p, embed->model->params[p]->data, embed->model->params[p]->grad);
+    status = options->batch > 0 ? reserve(embed) : ORDO_OK;
+  }
+  if (status != ORDO_OK) {
+    ordo_embed_destroy(embed);
+    return status;
+  }
+  *result = embed;
+  return ORDO_OK;
+}
+
+void ordo_embed_destroy(ordo_embed *embed)
+{
+  if (!embed)
+    return;
+  llama_destroy(embed->llama); /* its activations belong to the session's allocator */
+  embed->llama = NULL;
+  ordo_session_destroy(embed->session);
+  g_free(embed->ids);
+  g_free(embed->targets);
+  g_free(embed);
+}
+
+ordo_session *ordo_embed_session(ordo_embed *embed)
+{
+  return embed->session;
+}
+
+const ordo_model *ordo_embed_model(const ordo_embed *embed)
+{
+  return embed->model;
+}
+
+struct llama *ordo_embed_llama(ordo_embed *embed)
+{
+  return embed->llama;
+}
+
+const ordo_data_part *ordo_embed_part(const ordo_embed *embed)
+{
+  return &embed->part;
+}
+
+ordo_context *ordo_embed_context(ordo_embed *embed)
+{
+  return embed->options.context;
+}
+
+double ordo_embed_initializer_range(const ordo_embed *embed)
+{
+  return embed->options.weights->initializer_range;
+}

@@ -1,0 +1,19 @@
+/* embed_private.h - what embed.c, embed_step.c and embed_gather.c share. */
+#ifndef ORDO_TRAINER_EMBED_PRIVATE_H
+#define ORDO_TRAINER_EMBED_PRIVATE_H
+
+#include "embed.h"
+
+struct ordo_embed {
+  ordo_embed_options options;
+  struct llama *llama;
+  ordo_session *session;
+  const ordo_model *model;
+  int32_t rank; /* on the data axes */
+  int32_t ranks;
+  ordo_data_part part;
+  int32_t *ids; /* of this rank's share of a step */
+  int32_t *targets;
+};
+
+#endif

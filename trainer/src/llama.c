@@ -1,0 +1,92 @@
+/* llama.c - making a model, binding its storage, hooks and error text. The passes are in llama_forward.c, llama_backward.c and
+ * llama_decode.c. */
+#include "llama_model.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels_memory.h"
+
+int llama_fail(struct llama *model, int status, const char *format, ...)
+{
+  va_list args;
+  va_start(args, format);
+  vsnprintf(model->error, sizeof model->error, format, args);
+  va_end(args);
+  return status;
+}
+
+struct llama *llama_create(const struct llama_config *config, const struct llama_memory *memory, char *reason, size_t size)
+{
+  if (llama_config_check(config, reason, size) != NULL)
+    return NULL;
+  struct llama *model = calloc(1, sizeof *model);
+  if (model != NULL) {
+    model->config = *config;
+    model->memory = memory != NULL ? *memory : (struct llama_memory){.alloc = kernels_alloc, .free = kernels_free};
+    model->kernels = kernels_default();
+    model->heads = config->heads;
+    model->kv_heads = config->kv_heads;
+    model->q_size = config->heads * config->head_dim;
+    model->kv_size = config->kv_heads * config->head_dim;
+    model->inter = config->intermediate;
+    model->vocab = config->vocab;
+  }
+  if (model == NULL || llama_table_create(model) != LLAMA_OK) {
+    snprintf(reason, size, "no memory for the parameter table");
+    llama_destroy(model);
+    return NULL;
+  }
+  return model;
+}
+
+void llama_destroy(struct llama *model)
+{
+  if (model == NULL)
+    return;
+  llama_room_release(model);
+  llama_table_destroy(model);
+  free(model);
+}
+
+const struct llama_config *llama_get_config(const struct llama *model)
+{
+  return &model->config;
+}
+
+const char *llama_error(const struct llama *model)
+{
+  return model->error;
+}
+
+uint32_t llama_n_units(const struct llama *model)
+{
+  return model->n_units;
+}
+
+uint32_t llama_n_params(const struct llama *model)
+{
+  return model->n_params;
+}
+
+const struct llama_unit *llama_unit_at(const struct llama *model, uint32_t unit)
+{
+  return &model->units[unit];
+}
+
+const struct llama_param *llama_param_at(const struct llama *model, uint32_t param)
+{
+  return &model->params[param];
+}
+
+void llama_bind(struct llama *model, uint32_t param, float *data, float *grad)
+{
+  model->data[param] = data;
+  model->grad[param] = grad;
+}
+
+void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks)
+{
+  model->hooks = hooks != NULL ? *hooks : (struct llama_hooks){0};
+}

@@ -1,0 +1,161 @@
+/* llama.h - the Llama model of the trainer: parameter table, forward, hand-written backward, and decoding with a KV cache.
+ *
+ * What it is not: it owns no weights and no gradients (llama_bind says where they are), reads no files, knows no optimizer and
+ * no ranks. What happens between units is told to the caller through hooks, so that a strategy may move storage around.
+ *
+ * Words: N = batch * seq tokens; a matrix [rows, columns] is row-major fp32; a linear layer's weight is [out, in] (Hugging Face).
+ *
+ * Invariants
+ *  - A weight pointer is read after the unit's pre_forward or pre_backward hook and not used after its post_ hook.
+ *  - Backward consumes what the last keeping forward left: one backward per forward.
+ *  - Nothing is allocated outside llama_create, llama_reserve and llama_cache_create.
+ *  - All functions belong to the thread that runs the step [step]; two models do not know of each other.
+ */
+#ifndef LLAMA_H
+#define LLAMA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Status of every function that returns int: 0, one of these, or whatever non-zero value a hook returned. */
+enum {
+  LLAMA_OK = 0,
+  LLAMA_E_INVALID = -101, /* an argument; llama_error says which and why */
+  LLAMA_E_NOMEM = -102,
+  LLAMA_E_STATE = -103 /* not reserved, not bound, or backward without forward */
+};
+
+struct llama_config {
+  int64_t vocab;
+  int64_t hidden;
+  int64_t intermediate;
+  int64_t layers;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;      /* even; need not be hidden / heads */
+  int64_t max_positions; /* longest sequence */
+  double rms_eps;
+  double rope_theta;
+  int tied; /* 1: the head uses the embedding's weight */
+};
+
+/* Null if a model can be made of it, else why not (written to `reason`, `size` bytes, and returned). since 0.1 */
+const char *llama_config_check(const struct llama_config *config, char *reason, size_t size);
+
+/* ---- parameter table ---- */
+
+/* The values equal ORDO_TP_ of ordo/model.h. */
+enum { LLAMA_TP_REPLICATE = 0, LLAMA_TP_COLUMN = 1, LLAMA_TP_ROW = 2, LLAMA_TP_VOCAB = 3 };
+
+struct llama_unit {
+  const char *name;       /* "model.embed_tokens", "model.layers.3", "head" */
+  const char *class_name; /* "LlamaEmbedding", "LlamaBlock", "LlamaHead" */
+  uint32_t first_param;   /* its parameters are first_param ... + n_params - 1 */
+  uint32_t n_params;
+};
+
+struct llama_param {
+  const char *name; /* Hugging Face: "model.layers.0.self_attn.q_proj.weight" */
+  uint32_t unit;
+  uint32_t ndim; /* 1 or 2 */
+  int64_t shape[2];
+  int64_t numel;
+  int decay;         /* 1: weight decay applies (2-D weights) */
+  uint32_t tp_hint;  /* LLAMA_TP_ */
+  int64_t tp_block;  /* rows or columns that must stay together (head_dim), 1 for none */
+  int32_t tie_group; /* -1: not tied. A tied head is a parameter of its own that shares the embedding's storage */
+};
+
+/* ---- life cycle ---- */
+
+/* Memory for activations and caches, so that the caller can account for it. alloc returns memory aligned to 64 bytes or null. */
+struct llama_memory {
+  void *ctx;
+  void *(*alloc)(void *ctx, size_t bytes, uint32_t tag);
+  void (*free)(void *ctx, void *memory);
+  uint32_t activation_tag; /* passed to alloc */
+};
+
+/* The values equal ORDO_ACT_ of ordo/strategy.h. */
+enum { LLAMA_POINT_COLUMN_INPUT = 1, LLAMA_POINT_ROW_OUTPUT = 2, LLAMA_POINT_EMBED_OUTPUT = 3, LLAMA_POINT_HEAD_INPUT = 4 };
+
+/* Any member may be null. A non-zero return stops the pass and is returned by it. */
+struct llama_hooks {
+  void *ctx;
+  int (*pre_forward)(void *ctx, uint32_t unit);
+  int (*post_forward)(void *ctx, uint32_t unit);
+  int (*pre_backward)(void *ctx, uint32_t unit);
+  /* 1: add to the param's gradient, 0: overwrite it (saves clearing it). Asked once per param and backward, before its first
+   * write; null: add. A second contribution to a gradient in the same memory (tied head and embedding) adds without asking. */
+  int (*grad_adds)(void *ctx, uint32_t param);
+  /* The last contribution of this backward to the param's gradient has been written. Also called for a param whose grad is null. */
+  int (*grad_ready)(void *ctx, uint32_t param);
+  int (*post_backward)(void *ctx, uint32_t unit);
+  /* May transform data [rows, columns] in place; backward = 1: it is the gradient there. */
+  int (*activation)(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data);
+};
+
+struct llama;
+
+/* `memory` null: kernels_memory.h. Copies config and memory. Weights must be bound before use. Null on LLAMA_E_INVALID or no memory,
+ * with the reason written to `reason`. Freed with llama_destroy (null is fine). since 0.1 */
+struct llama *llama_create(const struct llama_config *config, const struct llama_memory *memory, char *reason, size_t size);
+void llama_destroy(struct llama *model);
+const struct llama_config *llama_get_config(const struct llama *model);
+/* Why the last call on the model failed; never null. since 0.1 */
+const char *llama_error(const struct llama *model);
+
+uint32_t llama_n_units(const struct llama *model);
+uint32_t llama_n_params(const struct llama *model);
+/* Definition order: embedding; per layer q, k, v, o, gate, up, down, input norm, post-attention norm; final norm; lm_head. since 0.1 */
+const struct llama_unit *llama_unit_at(const struct llama *model, uint32_t unit);
+const struct llama_param *llama_param_at(const struct llama *model, uint32_t param);
+
+/* Where param computes from now on: numel fp32 each; null data: not available now; null grad: no gradient wanted (frozen). Tied
+ * params are bound each; normally to the same memory. Kept until the next bind. since 0.1 */
+void llama_bind(struct llama *model, uint32_t param, float *data, float *grad);
+/* Copied; null removes all hooks. since 0.1 */
+void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks);
+
+/* ---- training and evaluation ---- */
+
+/* Bytes that llama_reserve allocates, exactly; the derivation is in llama_memory.c. since 0.1 */
+int64_t llama_activation_bytes(const struct llama_config *config, int64_t batch, int64_t seq, int train, int64_t logits_rows);
+/* Logit rows to hold so that they take at most 256 MiB: N if that fits. since 0.1 */
+int64_t llama_default_logits_rows(const struct llama_config *config, int64_t batch, int64_t seq);
+/* Makes room for passes of up to batch x seq tokens (any smaller shape too); replaces an earlier reservation. train = 0: forward
+ * only. logits_rows: token rows of logits held at a time; 0: the default. Fewer than N rows means that backward computes
+ * the logits again. Errors: INVALID, NOMEM (the earlier reservation is gone). since 0.1 */
+int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, int64_t logits_rows);
+
+struct llama_forward_args {
+  const int32_t *ids;     /* [batch, seq] */
+  const int32_t *targets; /* [batch, seq], -100 = not counted; null: no loss */
+  int64_t batch;
+  int64_t seq;
+  int keep;        /* 1: llama_backward will follow (needs targets and a training reservation) */
+  float *nll;      /* [batch, seq] loss of each token, 0 where not counted; may be null */
+  float *logits;   /* [batch, seq, vocab]; may be null */
+  double loss_sum; /* out: sum of the losses of counted targets */
+  int64_t count;   /* out: counted targets */
+};
+/* Each sequence starts at position 0. Ids and targets outside the vocabulary are INVALID (position named). since 0.1 */
+int llama_forward(struct llama *model, struct llama_forward_args *args);
+/* Adds d(sum of token losses) * loss_factor / d(weights) to the gradients. Units last to first. since 0.1 */
+int llama_backward(struct llama *model, double loss_factor);
+
+/* ---- generation ---- */
+
+struct llama_cache;
+/* Room for `positions` tokens of one sequence, at most max_positions. Null: see llama_error. Freed with llama_cache_destroy. since 0.1 */
+struct llama_cache *llama_cache_create(struct llama *model, int64_t positions);
+void llama_cache_destroy(struct llama_cache *cache);
+/* Tokens held. since 0.1 */
+int64_t llama_cache_length(const struct llama_cache *cache);
+/* Forgets everything from position `length` on. since 0.1 */
+void llama_cache_truncate(struct llama_cache *cache, int64_t length);
+/* Appends n ids (a prompt, or one token) and writes the logits [vocab] after the last of them; logits may be null.
+ * Calls the pre_forward and post_forward hooks. since 0.1 */
+int llama_decode(struct llama *model, struct llama_cache *cache, const int32_t *ids, int64_t n, float *logits);
+
+#endif

@@ -1,0 +1,304 @@
+/* run.c - see run.h. */
+#include "run.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <ordo/mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND_SPEAKER_DELAY 500000 /* microseconds */
+
+void ordo_run_say(const ordo_run *run, const char *format, ...)
+{
+  va_list args;
+  if (run->rank != 0 || strcmp(ordo_config_string(run->config, ORDO_KEY_log_progress), "none") == 0)
+    return;
+  va_start(args, format);
+  vprintf(format, args);
+  va_end(args);
+  fflush(stdout);
+}
+
+static void log_line(void *ctx, int32_t severity, const char *text)
+{
+  const ordo_run *run = ctx;
+  if (severity >= ORDO_LOG_WARNING)
+    fprintf(stderr, "%s (rank %d): %s\n", severity >= ORDO_LOG_ERROR ? "error" : "warning", run->rank, text);
+}
+
+/* 1 if a launcher started this process as one of several ranks. */
+static int started_by_mpi(int *rank)
+{
+  static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
+  static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+  *rank = 0;
+  for (int i = 0; ranks[i]; i++) {
+    const char *size = g_getenv(sizes[i]), *own = g_getenv(ranks[i]);
+    if (!size || !own)
+      continue;
+    *rank = atoi(own);
+    return 1;
+  }
+  return 0;
+}
+
+static ordo_status check_configuration(ordo_run *run)
+{
+  const ordo_config *c = run->config;
+  ordo_problems *p = &run->problems;
+  ordo_status status = ORDO_OK;
+  gboolean given = *ordo_config_string(c, ORDO_KEY_model_path) != '\0';
+  for (ordo_key key = ORDO_KEY_model_layers; run->verb == 'T' && given && key <= ORDO_KEY_model_initializer_range; key++)
+    if (ordo_config_is_set(c, key))
+      status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", ordo_config_name(key), "model.path is set: the sizes come from the model", "remove one of the two",
+                                  "%s has no effect on a loaded model", ordo_config_name(key));
+  if (run->verb != 'T' && !given)
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.path", "there is no model", "give --model.path DIRECTORY or FILE.bin", "model.path is missing");
+  if (run->verb == 'T' && !*ordo_config_string(c, ORDO_KEY_data_train))
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data.train FILE", "data.train is missing");
+  if (run->verb == 'T' && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 && ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) &&
+      ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "optim.weight_decay", "sgd here has no weight decay", "set it to 0 or use adamw", "optim.weight_decay has no effect on sgd");
+  return status;
+}
+
+static ordo_status start_communication(ordo_run *run)
+{
+  int64_t wanted = ordo_config_int(run->config, ORDO_KEY_train_ranks);
+  ordo_mpi_options options = {.struct_size = sizeof options, .deadline_seconds = ordo_config_real(run->config, ORDO_KEY_train_deadline)};
+  run->under_mpi = run->under_mpi || wanted > 1;
+  ordo_status status = run->under_mpi ? ordo_comm_mpi_create(run->context, MPI_COMM_NULL, &options, &run->comm) : ordo_comm_single_create(run->context, &run->comm);
+  if (status != ORDO_OK)
+    return status;
+  run->rank = run->comm->rank;
+  run->ranks = run->comm->size;
+  if (wanted > 0 && wanted != run->ranks)
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-RANKS", "train.ranks", "the program joins the ranks that a launcher starts",
+                              "use `ordo train --ranks N`, or mpirun -n N", "%d rank(s) were started, train.ranks is %" G_GINT64_FORMAT, run->ranks, wanted);
+  return ORDO_OK;
+}
+
+static ordo_status make_plan(ordo_run *run)
+{
+  const char *strategy = ordo_config_string(run->config, ORDO_KEY_strategy_name);
+  ordo_plan_request request = {.struct_size = sizeof request, .ranks = run->ranks};
+  request.strategy = *strategy ? strategy : NULL;
+  request.precision = ordo_config_string(run->config, ORDO_KEY_precision_name);
+  request.default_strategy = run->ranks > 1 && strcmp(strategy, "none") != 0 ? "ddp" : NULL;
+  request.flags = run->verb == 'T' ? 0u : (uint32_t)ORDO_PLAN_EVAL;
+  ordo_status status = ordo_plan_create(run->context, &request, &run->plan);
+  if (status == ORDO_E_CONFLICT && run->plan && run->rank == 0) {
+    char *text = NULL;
+    if (ordo_plan_why_not(run->plan, ORDO_RENDER_TEXT, &text) == ORDO_OK && text)
+      fputs(text, stderr);
+    ordo_string_free(text);
+  }
+  return status;
+}
+
+/* The tokenizer beside a model, when none was named: DIRECTORY/tokenizer.bin, or the one beside FILE.bin; null if there is none. */
+static char *tokenizer_beside(const char *model)
+{
+  gboolean is_directory = g_file_test(model, G_FILE_TEST_IS_DIR);
+  g_autofree char *directory = is_directory ? g_strdup(model) : g_path_get_dirname(model);
+  char *path = g_build_filename(directory, "tokenizer.bin", NULL);
+  if (!g_file_test(path, G_FILE_TEST_IS_REGULAR))
+    g_clear_pointer(&path, g_free);
+  return path;
+}
+
+static void fresh_config(const ordo_run *run, struct llama_config *config)
+{
+  const ordo_config *c = run->config;
+  config->layers = ordo_config_int(c, ORDO_KEY_model_layers);
+  config->hidden = ordo_config_int(c, ORDO_KEY_model_hidden_size);
+  config->intermediate = ordo_config_int(c, ORDO_KEY_model_intermediate_size);
+  config->heads = ordo_config_int(c, ORDO_KEY_model_heads);
+  config->kv_heads = ordo_config_int(c, ORDO_KEY_model_kv_heads) ? ordo_config_int(c, ORDO_KEY_model_kv_heads) : config->heads;
+  config->head_dim = config->hidden / config->heads;
+  config->vocab = ordo_config_int(c, ORDO_KEY_model_vocab_size) ? ordo_config_int(c, ORDO_KEY_model_vocab_size) : ordo_tokenizer_vocab(run->tokenizer);
+  config->max_positions = ordo_config_int(c, ORDO_KEY_model_max_positions) ? ordo_config_int(c, ORDO_KEY_model_max_positions) : ordo_config_int(c, ORDO_KEY_train_seq_len);
+  config->rms_eps = ordo_config_real(c, ORDO_KEY_model_rms_norm_eps);
+  config->rope_theta = ordo_config_real(c, ORDO_KEY_model_rope_theta);
+  config->tied = ordo_config_bool(c, ORDO_KEY_model_tie_embeddings);
+}
+
+static ordo_status open_model(ordo_run *run)
+{
+  const char *path = ordo_config_string(run->config, ORDO_KEY_model_path);
+  const char *name = ordo_config_string(run->config, ORDO_KEY_data_tokenizer);
+  g_autofree char *beside = NULL;
+  ordo_status status = *path ? ordo_weights_open(path, &run->problems, &run->weights) : ORDO_OK;
+  if (status != ORDO_OK)
+    return status;
+  if (*path && !ordo_config_is_set(run->config, ORDO_KEY_data_tokenizer))
+    beside = tokenizer_beside(path);
+  status = ordo_tokenizer_open(beside ? beside : name, *path ? run->weights->config.vocab : 0, &run->problems, &run->tokenizer);
+  if (status == ORDO_OK && beside)
+    status = ordo_config_set(run->config, ORDO_KEY_data_tokenizer, beside, "beside the model", &run->problems);
+  if (status != ORDO_OK || *path)
+    return status;
+  struct llama_config config;
+  char reason[200] = "";
+  fresh_config(run, &config);
+  if (llama_config_check(&config, reason, sizeof reason))
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "[model]", reason, "change the sizes in [model]", "no model can be made of these sizes");
+  run->weights = ordo_weights_fresh(&config, (uint64_t)ordo_config_int(run->config, ORDO_KEY_train_seed), ordo_config_real(run->config, ORDO_KEY_model_initializer_range));
+  return ORDO_OK;
+}
+
+ordo_status ordo_run_open_data(ordo_run *run, const char *paths, const char *targets, ordo_data *data)
+{
+  int64_t T = ordo_config_int(run->config, ORDO_KEY_train_seq_len), vocab = run->weights->config.vocab;
+  ordo_tokens *tokens = NULL;
+  ordo_status status = ORDO_OK;
+  if (T > run->weights->config.max_positions) {
+    g_autofree char *why = g_strdup_printf("the model has %" G_GINT64_FORMAT " positions", run->weights->config.max_positions);
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "train.seq_len", why, "use a smaller train.seq_len or another model",
+                              "train.seq_len = %" G_GINT64_FORMAT " is too long", T);
+  }
+  status = ordo_tokens_open(paths, ordo_config_string(run->config, ORDO_KEY_data_format), run->tokenizer, TRUE, vocab, &run->problems, &tokens);
+  if (status != ORDO_OK)
+    return status;
+  status = ordo_data_view(data, tokens, 0, ordo_tokens_count(tokens), T, paths, &run->problems);
+  data->owns_tokens = 1;
+  if (status == ORDO_OK && *targets)
+    status = ordo_data_set_targets(data, targets, vocab, &run->problems);
+  data->seed = (uint64_t)ordo_config_int(run->config, ORDO_KEY_train_seed);
+  return status;
+}
+
+void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options)
+{
+  const ordo_config *c = run->config;
+  static const char *const kinds[] = {"constant", "linear", "cosine", NULL};
+  memset(options, 0, sizeof *options);
+  options->context = run->context;
+  options->plan = run->plan;
+  options->comm = run->comm;
+  options->weights = run->weights;
+  options->seed = (uint64_t)ordo_config_int(c, ORDO_KEY_train_seed);
+  options->train = run->verb == 'T';
+  options->seq_len = ordo_config_int(c, ORDO_KEY_train_seq_len);
+  options->batch = ordo_config_int(c, ORDO_KEY_train_batch);
+  if (!options->train)
+    return;
+  options->optimizer = (ordo_leaf_optimizer_options){strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0,
+                                                     ordo_config_real(c, ORDO_KEY_optim_lr),
+                                                     ordo_config_real(c, ORDO_KEY_optim_beta1),
+                                                     ordo_config_real(c, ORDO_KEY_optim_beta2),
+                                                     ordo_config_real(c, ORDO_KEY_optim_eps),
+                                                     ordo_config_real(c, ORDO_KEY_optim_weight_decay),
+                                                     ordo_config_real(c, ORDO_KEY_optim_momentum)};
+  for (int k = 0; kinds[k]; k++)
+    if (strcmp(kinds[k], ordo_config_string(c, ORDO_KEY_optim_schedule)) == 0)
+      options->schedule.kind = k; /* SCHEDULE_CONSTANT, _LINEAR, _COSINE */
+  options->schedule.peak = ordo_config_real(c, ORDO_KEY_optim_lr);
+  options->schedule.floor_fraction = ordo_config_real(c, ORDO_KEY_optim_floor_fraction);
+  options->schedule.warmup_steps = ordo_config_int(c, ORDO_KEY_optim_warmup_steps);
+  options->schedule.total_steps = ordo_config_int(c, ORDO_KEY_optim_decay_steps) ? ordo_config_int(c, ORDO_KEY_optim_decay_steps) : ordo_config_int(c, ORDO_KEY_train_steps);
+  options->max_grad_norm = ordo_config_real(c, ORDO_KEY_optim_clip);
+  options->ordered = (uint32_t)ordo_config_bool(c, ORDO_KEY_train_ordered);
+  options->drift_interval = (uint32_t)ordo_config_int(c, ORDO_KEY_train_drift_interval);
+  options->micro_batch = ordo_config_int(c, ORDO_KEY_train_micro_batch);
+}
+
+static void print_everything(const ordo_run *run, ordo_status status)
+{
+  fflush(stdout);
+  ordo_problems_print(&run->problems, stderr);
+  if (run->context)
+    ordo_context_print_errors(run->context, stderr);
+  if (ordo_problems_count(&run->problems) == 0 && (!run->context || ordo_n_errors(run->context) == 0))
+    fprintf(stderr, "error E-INTERNAL: the run failed without a record (%s)\n", ordo_status_name(status));
+}
+
+/* Before the session: all ranks fail together, and the lowest failing one speaks. Returns the common exit code. */
+static int agree(const ordo_run *run, ordo_status status)
+{
+  int code = ordo_exit_code(status), worst = code, speaker = run->rank, initialised = 0;
+  int first = status != ORDO_OK ? run->rank : INT_MAX;
+  MPI_Initialized(&initialised);
+  if (initialised && run->ranks > 1) {
+    MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Allreduce(&first, &speaker, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  }
+  if (status != ORDO_OK && speaker == run->rank)
+    print_everything(run, status);
+  return worst;
+}
+
+/* Inside the session: this rank's failure ends all. The others wait a moment, so that an error which all have is shown once. */
+static void abort_all(const ordo_run *run, ordo_status status)
+{
+  if (run->rank != 0)
+    g_usleep(SECOND_SPEAKER_DELAY);
+  print_everything(run, status);
+  if (run->ranks > 1)
+    MPI_Abort(MPI_COMM_WORLD, ordo_exit_code(status));
+}
+
+static ordo_status prepare(ordo_run *run, const ordo_verb *verb, void *state)
+{
+  ordo_context_options options = {.struct_size = sizeof options, .program_name = verb->program, .program_version = ORDO_VERSION, .log = log_line, .log_ctx = run};
+  const char *path = ordo_config_string(run->config, ORDO_KEY_strategy_plugin_path);
+  options.plugin_path = *path ? path : NULL;
+  options.flags = ordo_config_bool(run->config, ORDO_KEY_strategy_allow_insecure) ? (uint32_t)ORDO_CONTEXT_ALLOW_INSECURE : 0u;
+  ordo_status status = ordo_context_create(&options, &run->context);
+  if (status == ORDO_OK)
+    status = start_communication(run);
+  if (status == ORDO_OK)
+    status = open_model(run);
+  if (status == ORDO_OK && verb->prepare)
+    status = verb->prepare(run, state);
+  return status == ORDO_OK ? make_plan(run) : status;
+}
+
+static void finish(ordo_run *run)
+{
+  ordo_plan_destroy(run->plan);
+  ordo_comm_provider_destroy(run->comm);
+  ordo_context_destroy(run->context);
+  ordo_weights_free(run->weights);
+  ordo_tokenizer_free(run->tokenizer);
+  ordo_config_free(run->config);
+  ordo_problems_clear(&run->problems);
+}
+
+int ordo_run_main(const ordo_verb *verb, int argc, char **argv, void *state)
+{
+  ordo_run run = {.verb = verb->letter, .ranks = 1};
+  char reason[300] = "";
+  int help = 0, code;
+  ordo_status status;
+  ordo_problems_init(&run.problems);
+  run.config = ordo_config_new(verb->letter);
+  run.under_mpi = started_by_mpi(&run.rank);
+  status = ordo_config_read_arguments(run.config, argc, argv, &help, &run.problems);
+  if (status == ORDO_OK && !help)
+    status = check_configuration(&run);
+  if (help) {
+    g_autofree char *text = ordo_config_help(run.config, verb->program, verb->summary);
+    fputs(text, stdout);
+  }
+  if (help || status != ORDO_OK) {
+    if (run.rank == 0)
+      ordo_problems_print(&run.problems, stderr);
+    finish(&run);
+    return ordo_exit_code(status);
+  }
+  if (blas_core_start(argv, &run.blas, reason, sizeof reason) != 0)
+    status = ordo_problems_push(&run.problems, ORDO_E_UNAVAILABLE, "E-BLAS-CORE", "OpenBLAS", reason, "set OPENBLAS_CORETYPE to a core type that works; ordo doctor", "no usable matrix kernels");
+  if (status == ORDO_OK)
+    status = prepare(&run, verb, state);
+  code = agree(&run, status);
+  if (code == 0) {
+    status = verb->body(&run, state);
+    if (status != ORDO_OK)
+      abort_all(&run, status);
+    code = ordo_exit_code(status);
+  }
+  finish(&run);
+  return code;
+}

@@ -1,0 +1,90 @@
+/* weights.c - see weights.h: choosing the source, cutting chunks into contiguous reads, and fresh weights. */
+#include "weights.h"
+
+#include "random.h"
+
+#include <string.h>
+
+ordo_status ordo_weights_open(const char *path, ordo_problems *problems, ordo_weights **weights)
+{
+  if (!g_file_test(path, G_FILE_TEST_EXISTS))
+    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-MODEL-PATH", path, "there is no such file or directory",
+                              "give a Hugging Face directory (config.json and model.safetensors) or a llama2.c .bin", "cannot read the model");
+  return g_file_test(path, G_FILE_TEST_IS_DIR) ? ordo_hf_open(path, problems, weights) : ordo_llama2c_open(path, problems, weights);
+}
+
+void ordo_weights_free(ordo_weights *weights)
+{
+  if (weights)
+    weights->destroy(weights);
+}
+
+/* RECT: one read per innermost run of elements. */
+static ordo_status read_rectangle(ordo_weights *weights, const ordo_chunk *chunk, float *dst, ordo_problems *problems)
+{
+  const ordo_param *param = chunk->param;
+  uint32_t n = param->ndim;
+  int64_t index[ORDO_MAX_DIMS] = {0}, rows = 1, run = n ? chunk->extent[n - 1] : 1;
+  ordo_status status = ORDO_OK;
+  for (uint32_t d = 0; d + 1 < n; d++)
+    rows *= chunk->extent[d];
+  if (n >= 2 && run == param->shape[n - 1]) { /* whole rows of the last two dimensions are contiguous */
+    run *= chunk->extent[n - 2];
+    rows = chunk->extent[n - 2] ? rows / chunk->extent[n - 2] : 0;
+    n--;
+  }
+  for (int64_t row = 0; row < rows && run > 0 && status == ORDO_OK; row++, dst += run) {
+    int64_t first = 0;
+    for (uint32_t d = 0; d < param->ndim; d++)
+      first = first * param->shape[d] + chunk->offset[d] + (d + 1 < n ? index[d] : 0);
+    status = weights->read(weights, param->name, first, run, dst, problems);
+    for (uint32_t d = n > 1 ? n - 1 : 0; d-- > 0;) {
+      if (++index[d] < chunk->extent[d])
+        break;
+      index[d] = 0;
+    }
+  }
+  return status;
+}
+
+ordo_status ordo_weights_read_chunk(ordo_weights *weights, const ordo_chunk *chunk, float *dst, ordo_problems *problems)
+{
+  if (chunk->kind == ORDO_CHUNK_FLAT)
+    return chunk->end > chunk->begin ? weights->read(weights, chunk->param->name, chunk->begin, chunk->end - chunk->begin, dst, problems) : ORDO_OK;
+  return read_rectangle(weights, chunk, dst, problems);
+}
+
+typedef struct fresh {
+  ordo_weights base;
+  uint64_t seed;
+} fresh;
+
+static ordo_status fresh_read(ordo_weights *self, const char *name, int64_t first, int64_t count, float *dst, ordo_problems *problems)
+{
+  (void)problems;
+  if (g_str_has_suffix(name, "norm.weight")) {
+    for (int64_t i = 0; i < count; i++)
+      dst[i] = 1.0f;
+    return ORDO_OK;
+  }
+  ordo_random_normal(ordo_random_key(((fresh *)self)->seed, name), first, count, self->initializer_range, dst);
+  return ORDO_OK;
+}
+
+static void fresh_destroy(ordo_weights *self)
+{
+  g_free(self->origin);
+  g_free(self);
+}
+
+ordo_weights *ordo_weights_fresh(const struct llama_config *config, uint64_t seed, double range)
+{
+  fresh *self = g_new0(fresh, 1);
+  self->base.config = *config;
+  self->base.origin = g_strdup_printf("fresh weights of seed %" G_GUINT64_FORMAT, seed);
+  self->base.initializer_range = range;
+  self->base.read = fresh_read;
+  self->base.destroy = fresh_destroy;
+  self->seed = seed;
+  return &self->base;
+}
