@@ -58,8 +58,8 @@ int main(void)
   for (int i = 0; i < ROUNDS; i++)
     ns[i] = round_ns(k->session);
   qsort(ns, ROUNDS, sizeof ns[0], compare);
-  printf("event through %d plugins: %.1f ns (min %.1f, max %.1f), %.2f of the limit of 100 ns\n", PLUGINS, ns[ROUNDS / 2], ns[0], ns[ROUNDS - 1],
-         ns[ROUNDS / 2] / 100.0);
+  printf("event through %d plugins: %.1f ns (min %.1f, max %.1f), %.2f of the limit of 100 ns\n", PLUGINS, ns[ROUNDS / 2], ns[0],
+         ns[ROUNDS - 1], ns[ROUNDS / 2] / 100.0);
   if (counted != (uint64_t)ROUNDS * EVENTS * PLUGINS)
     return 2;
   ordo_session_eval_end(k->session);

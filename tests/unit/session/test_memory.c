@@ -33,8 +33,10 @@ static void counted_free(void *ctx, void *pointer, size_t bytes, uint32_t tag)
 
 static ordo_context *new_context(void)
 {
-  const ordo_context_options options = {
-      .struct_size = sizeof options, .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH, .alloc = counted_alloc, .free = counted_free};
+  const ordo_context_options options = {.struct_size = sizeof options,
+                                        .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH,
+                                        .alloc = counted_alloc,
+                                        .free = counted_free};
   ordo_context *context = NULL;
   assert_int_equal(ordo_context_create(&options, &context), ORDO_OK);
   embedder.bytes = embedder.refuse = 0;

@@ -10,11 +10,18 @@ static ordo_status second_status;
 /* One good parameter, then the one under test. */
 static ordo_status build_two(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
 {
-  ordo_param_desc first = {.struct_size = sizeof first, .name = "a", .dtype = ORDO_F32, .flags = ORDO_PARAM_REQUIRES_GRAD, .tie_group = 0, .ndim = 2, .shape = {2, 3}};
+  ordo_param_desc first = {.struct_size = sizeof first,
+                           .name = "a",
+                           .dtype = ORDO_F32,
+                           .flags = ORDO_PARAM_REQUIRES_GRAD,
+                           .tie_group = 0,
+                           .ndim = 2,
+                           .shape = {2, 3}};
   ordo_status status;
   (void)ctx, (void)session, (void)model;
   kept = builder;
-  if ((status = ordo_model_builder_unit(builder, "u", "Unit", NULL)) != ORDO_OK || (status = ordo_model_builder_param(builder, &first, NULL)) != ORDO_OK)
+  if ((status = ordo_model_builder_unit(builder, "u", "Unit", NULL)) != ORDO_OK ||
+      (status = ordo_model_builder_param(builder, &first, NULL)) != ORDO_OK)
     return status;
   return second_status = ordo_model_builder_param(builder, &second, NULL);
 }
@@ -32,7 +39,8 @@ static void refused(const char *word)
 
 static ordo_param_desc good(void)
 {
-  return (ordo_param_desc){.struct_size = sizeof(ordo_param_desc), .name = "b", .dtype = ORDO_F32, .tie_group = -1, .ndim = 1, .shape = {4}};
+  return (ordo_param_desc){
+      .struct_size = sizeof(ordo_param_desc), .name = "b", .dtype = ORDO_F32, .tie_group = -1, .ndim = 1, .shape = {4}};
 }
 
 static void impossible_parameters_are_refused(void **state)
@@ -84,7 +92,8 @@ static ordo_status build_same_unit_twice(void *ctx, ordo_session *session, uint3
 
 static void incomplete_models_are_refused(void **state)
 {
-  ordo_status (*const builds[])(void *, ordo_session *, uint32_t, ordo_model_builder *) = {build_nothing, build_without_unit, build_same_unit_twice};
+  ordo_status (*const builds[])(void *, ordo_session *, uint32_t, ordo_model_builder *) = {build_nothing, build_without_unit,
+                                                                                           build_same_unit_twice};
   (void)state;
   for (guint i = 0; i < G_N_ELEMENTS(builds); i++) {
     kit *k = kit_new();

@@ -27,7 +27,10 @@ static double norm_of(ordo_dtype dtype, gboolean ordered, double *first_after_sc
   assert_int_equal(ordo_norm_compute(k->session, &norm), ORDO_OK);
   assert_null(ordo_norm_first_nonfinite(k->session));
   ordo_norm_scale(&record->leaf, 0.5);
-  *first_after_scale = dtype == ORDO_F64 ? f64[2] : dtype == ORDO_F32 ? (double)f32[2] : dtype == ORDO_F16 ? (f16[2] == 0x3800 ? 0.5 : -1) : (bf16[2] == 0x3f00 ? 0.5 : -1);
+  *first_after_scale = dtype == ORDO_F64   ? f64[2]
+                       : dtype == ORDO_F32 ? (double)f32[2]
+                       : dtype == ORDO_F16 ? (f16[2] == 0x3800 ? 0.5 : -1)
+                                           : (bf16[2] == 0x3f00 ? 0.5 : -1);
   if (dtype == ORDO_F16) {
     f16[3] = 0x7c00;
     assert_ptr_equal(ordo_norm_first_nonfinite(k->session), &record->leaf);

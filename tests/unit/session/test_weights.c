@@ -118,7 +118,13 @@ static ordo_status build_half(void *ctx, ordo_session *session, uint32_t model, 
   ordo_status status = ordo_model_builder_unit(builder, "u", "Unit", NULL);
   (void)ctx, (void)session, (void)model;
   for (int i = 0; i < 3 && status == ORDO_OK; i++) {
-    ordo_param_desc desc = {.struct_size = sizeof desc, .name = names[i], .dtype = types[i], .tie_group = -1, .ndim = 1, .shape = {3}, .flags = ORDO_PARAM_REQUIRES_GRAD};
+    ordo_param_desc desc = {.struct_size = sizeof desc,
+                            .name = names[i],
+                            .dtype = types[i],
+                            .tie_group = -1,
+                            .ndim = 1,
+                            .shape = {3},
+                            .flags = ORDO_PARAM_REQUIRES_GRAD};
     status = ordo_model_builder_param(builder, &desc, NULL);
   }
   return status;
