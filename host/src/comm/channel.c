@@ -267,7 +267,7 @@ static ordo_status channel_alloc(void *ctx, size_t bytes, void **memory)
   if (channel->transport->alloc)
     return channel->transport->alloc(channel, bytes, memory);
   if (bytes > SIZE_MAX - 63 || (*memory = aligned_alloc(64, MAX((bytes + 63) & ~(size_t)63, (size_t)64))) == NULL)
-    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-ARGUMENT", channel->name, "the system has no memory left",
+    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", channel->name, "the system has no memory left",
                          "Use smaller buckets or more ranks.", "no memory for a buffer of %zu bytes on '%s'", bytes, channel->name);
   memset(*memory, 0, bytes);
   return ORDO_OK;

@@ -128,7 +128,7 @@ ordo_status ordo_window_alloc(ordo_channel *channel, size_t bytes, void **memory
   if (bytes > SIZE_MAX / 128 || (!ordo_segment_map(segment, &window->link, bytes) && !make_private(segment, window, bytes))) {
     g_free(segment->bases);
     g_free(segment);
-    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-ARGUMENT", channel->name, "the system has no memory left",
+    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", channel->name, "the system has no memory left",
                          "Use smaller buckets or more ranks.", "no memory for a buffer of %zu bytes on '%s'", bytes, channel->name);
   }
   segment->id = ++window->last_segment;
