@@ -8,10 +8,17 @@
 
 #define DECAY 0.95 /* of the average rate; the first step, which pays for warm-up, is left out */
 
+/* Under mpirun every rank has a terminal of its own, whatever standard output is; the launcher says what it really is. */
+static gboolean on_terminal(void)
+{
+  const char *told = g_getenv("ORDO_TERMINAL");
+  return told ? *told == '1' : isatty(STDOUT_FILENO);
+}
+
 ordo_status ordo_metrics_open(ordo_metrics *metrics, const char *path, const char *progress, ordo_problems *problems)
 {
   metrics->plugin = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
-  metrics->bar = strcmp(progress, "bar") == 0 || (strcmp(progress, "auto") == 0 && isatty(STDOUT_FILENO) && g_strcmp0(g_getenv("TERM"), "dumb") != 0);
+  metrics->bar = strcmp(progress, "bar") == 0 || (strcmp(progress, "auto") == 0 && on_terminal() && g_strcmp0(g_getenv("TERM"), "dumb") != 0);
   metrics->quiet = strcmp(progress, "none") == 0;
   if (!path)
     return ORDO_OK;
