@@ -190,7 +190,7 @@ int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command)
     cli_error(cli, "E-RUN-LAUNCH", "mpirun could not be started", NULL, g_strerror(errno), NULL);
     return CLI_FAILED;
   }
-  setenv("ORDO_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1); /* mpirun gives every rank a terminal of its own */
+  setenv("ORDO_STDOUT_TTY", isatty(STDOUT_FILENO) ? "1" : "0", 1); /* mpirun gives every rank a terminal of its own */
   fflush(stdout);
   job.errors = ends[0];
   job.mpirun = fork();
