@@ -281,7 +281,7 @@ static ordo_status channel_release(void *ctx, void *memory)
   if (channel->transport->free)
     return channel->transport->free(channel, memory);
   free(memory);
-  return ORDO_OK;
+  return channel->hub->dead;
 }
 
 static void channel_stats(void *ctx, ordo_comm_stats *stats)
