@@ -101,8 +101,8 @@ static ordo_status enter_together(ordo_channel *channel, uint64_t bytes, const c
   if (status == ORDO_OK && extremes[0] != ~extremes[1])
     return ordo_hub_fail(channel->hub, ORDO_E_MISMATCH, "E-COMM-MISMATCH", channel->name, "allocation is collective",
                          "Allocate the same size on every rank.",
-                         "%s on '%s': ranks pass different sizes, from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT " bytes", doing, channel->name,
-                         ~extremes[1], extremes[0]);
+                         "%s on '%s': ranks pass different sizes, from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT " bytes", doing,
+                         channel->name, ~extremes[1], extremes[0]);
   return status;
 }
 
@@ -152,6 +152,7 @@ ordo_status ordo_window_release(ordo_channel *channel, void *memory)
     g_free(segment);
     return status;
   }
-  return ordo_hub_fail(channel->hub, ORDO_E_INVALID, "E-COMM-ARGUMENT", channel->name, "it was not allocated by this communicator, or freed before",
-                       "Pass what alloc returned, once.", "argument `memory` of free on '%s' is unknown", channel->name);
+  return ordo_hub_fail(channel->hub, ORDO_E_INVALID, "E-COMM-ARGUMENT", channel->name,
+                       "it was not allocated by this communicator, or freed before", "Pass what alloc returned, once.",
+                       "argument `memory` of free on '%s' is unknown", channel->name);
 }
