@@ -43,7 +43,7 @@ static void *default_alloc(void *alloc_ctx, size_t bytes, uint32_t tag)
 {
   void *memory = NULL;
   (void)alloc_ctx, (void)tag;
-  if (bytes == 0 || posix_memalign(&memory, MEMORY_ALIGNMENT, bytes) != 0)
+  if (bytes == 0 || bytes > PTRDIFF_MAX || posix_memalign(&memory, MEMORY_ALIGNMENT, bytes) != 0)
     return NULL;
   return memory;
 }
@@ -72,8 +72,8 @@ static void log_warnings(ordo_context *context)
 {
   for (size_t i = 0; i < ordo_errors_count(context->errors); i++) {
     const ordo_error *warning = ordo_errors_at(context->errors, i);
-    ordo_context_log(context, ORDO_LOG_WARNING, "%s: %s: %s%s%s; %s", warning->code, warning->where, warning->what, *warning->why ? ": " : "",
-                     warning->why, warning->next);
+    ordo_context_log(context, ORDO_LOG_WARNING, "%s: %s: %s%s%s; %s", warning->code, warning->where, warning->what,
+                     *warning->why ? ": " : "", warning->why, warning->next);
   }
   ordo_errors_clear(context->errors);
 }

@@ -2,6 +2,7 @@
 #include "plugin_files.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -232,6 +233,59 @@ static void a_file_that_changes_after_the_scan_is_refused(void **state)
   assert_contains(ordo_errors_at(p->errors, 0)->why, "No such file");
 }
 
+static void assert_changed(place *p, const ordo_found *found)
+{
+  const ordo_plugin *entry = NULL;
+  ordo_errors_clear(p->errors);
+  assert_int_equal(ordo_loader_open(found, 0, p->errors, &entry), ORDO_E_REFUSED);
+  assert_int_equal(ordo_errors_count(p->errors), 1);
+  assert_string_equal(ordo_errors_at(p->errors, 0)->code, "E-PLUGIN-CHANGED");
+}
+
+static void set_times(const char *path, const struct stat *status)
+{
+  const struct timespec times[2] = {status->st_atim, status->st_mtim};
+  assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+/* Each of time, size and inode alone. */
+static void every_sign_of_a_change_counts(void **state)
+{
+  place *p = *state;
+  struct stat before, later;
+  const ordo_found *found = scanned(p, "good");
+  g_autofree char *other = g_build_filename(p->root, "other", NULL);
+  char *bytes;
+  gsize length;
+  assert_int_equal(stat(found->info.path, &before), 0);
+  later = before;
+  later.st_mtim.tv_nsec ^= 1;
+  set_times(found->info.path, &later);
+  assert_changed(p, found);
+  assert_int_equal(truncate(found->info.path, before.st_size + 1), 0);
+  set_times(found->info.path, &before);
+  assert_changed(p, found);
+  assert_int_equal(truncate(found->info.path, before.st_size), 0);
+  assert_true(g_file_get_contents(found->info.path, &bytes, &length, NULL));
+  write_bytes(other, bytes, length);
+  g_free(bytes);
+  set_times(other, &before);
+  assert_int_equal(rename(other, found->info.path), 0);
+  assert_changed(p, found);
+}
+
+/* The dynamic loader knows a path that it has mapped and hands out the old code for the new file. */
+static void a_plugin_replaced_in_a_running_process_is_refused(void **state)
+{
+  place *p = *state;
+  const ordo_plugin *entry = NULL;
+  assert_int_equal(ordo_loader_open(scanned(p, "good"), 0, p->errors, &entry), ORDO_OK);
+  g_autofree char *old = g_build_filename(p->root, "good.so", NULL), *other = copy_fixture(p, "longer");
+  assert_int_equal(rename(other, old), 0);
+  scan(p);
+  assert_changed(p, ordo_registry_at(p->registry, 0));
+}
+
 static void a_file_that_others_can_write_by_now_is_refused(void **state)
 {
   place *p = *state;
@@ -271,6 +325,8 @@ int main(void)
       cmocka_unit_test_setup_teardown(finding_runs_no_code_and_loading_does, set_up, tear_down),
       cmocka_unit_test_setup_teardown(every_cut_of_a_real_plugin_is_refused, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_file_that_changes_after_the_scan_is_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(every_sign_of_a_change_counts, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_plugin_replaced_in_a_running_process_is_refused, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_file_that_others_can_write_by_now_is_refused, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_plugin_behind_a_link_loads, set_up, tear_down),
   };

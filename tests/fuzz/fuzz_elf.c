@@ -40,8 +40,8 @@ static void damage(mutator *m, GByteArray *bytes)
 {
   if (mutate_below(m, 2)) {
     guint64 edge = mutate_edge(m);
-    guint at = 8 * mutate_below(m, MIN(bytes->len, 288u) / 8);
-    memcpy(bytes->data + at, &edge, MIN(bytes->len - at, 1u << mutate_below(m, 4)));
+    guint at = 8 * mutate_below(m, MIN(bytes->len, 288u) / 8), width = 1u << mutate_below(m, 4);
+    memcpy(bytes->data + at, &edge, MIN(bytes->len - at, width));
   } else {
     mutate_bytes(m, bytes);
   }
@@ -50,7 +50,8 @@ static void damage(mutator *m, GByteArray *bytes)
 static void damaged_files_get_an_answer(void **state)
 {
   (void)state;
-  g_autofree char *manifest = manifest_text("fuzz", "strategy", "1.0.0", "option=level|int|1|1..3|l\nalias=a:level=2\nsteps=strategy.wrap\n");
+  g_autofree char *manifest =
+      manifest_text("fuzz", "strategy", "1.0.0", "option=level|int|1|1..3|l\nalias=a:level=2\nsteps=strategy.wrap\n");
   elf_recipe recipes[] = {{.manifest = manifest, .build_id = "0123456789", .needed = {"libc.so.6", "libm.so.6"}},
                           {.manifest = manifest, .only_sections = TRUE, .needed = {"libc.so.6"}}};
   mutator m = {42};

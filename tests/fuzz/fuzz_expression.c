@@ -9,9 +9,18 @@
 #include "mutate.h"
 
 static const char *const seeds[] = {
-    "ddp:hook=bf16",  "tp=2+fsdp2",        "ddp=2+fsdp2=2:level=2", "ddp_bf16:bucket=25MiB:static_graph=yes",
-    "ddp@1.0.0",      "fsdp2:scale=1e5",   "none",                  "ema+ddp=3:hook=powersgd",
-    "ddp:t=bf16",     "+:=@/",             "ddp:::",                "tp=99999999999999999999",
+    "ddp:hook=bf16",
+    "tp=2+fsdp2",
+    "ddp=2+fsdp2=2:level=2",
+    "ddp_bf16:bucket=25MiB:static_graph=yes",
+    "ddp@1.0.0",
+    "fsdp2:scale=1e5",
+    "none",
+    "ema+ddp=3:hook=powersgd",
+    "ddp:t=bf16",
+    "+:=@/",
+    "ddp:::",
+    "tp=99999999999999999999",
 };
 
 static void check(ordo_registry *registry, ordo_errors *errors, const char *text, guint *n_good)

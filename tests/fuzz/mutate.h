@@ -26,8 +26,25 @@ static inline guint mutate_below(mutator *m, guint n)
 /* Values at which length checks break. */
 static inline guint64 mutate_edge(mutator *m)
 {
-  static const guint64 edges[] = {0, 1, 3, 4, 7, 8, 0x7f, 0xff, 0x100, 0xffff, 0x10000, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000,
-                                  G_MAXINT64, (guint64)1 << 63, G_MAXUINT64 - 7, G_MAXUINT64};
+  static const guint64 edges[] = {0,
+                                  1,
+                                  3,
+                                  4,
+                                  7,
+                                  8,
+                                  0x7f,
+                                  0xff,
+                                  0x100,
+                                  0xffff,
+                                  0x10000,
+                                  0x7fffffff,
+                                  0x80000000,
+                                  0xffffffff,
+                                  0x100000000,
+                                  G_MAXINT64,
+                                  (guint64)1 << 63,
+                                  G_MAXUINT64 - 7,
+                                  G_MAXUINT64};
   return edges[mutate_below(m, G_N_ELEMENTS(edges))];
 }
 
@@ -37,6 +54,7 @@ static inline void mutate_bytes(mutator *m, GByteArray *bytes)
   for (guint n = 1 + mutate_below(m, 8); n > 0 && bytes->len > 0; n--) {
     guint at = mutate_below(m, bytes->len), left = bytes->len - at;
     guint64 edge = mutate_edge(m);
+    guint stretch = 1 + mutate_below(m, 64), width = 1u << mutate_below(m, 4); /* not inside MIN, which evaluates twice */
     switch (mutate_below(m, 8)) {
     case 0:
       g_byte_array_set_size(bytes, at);
@@ -45,14 +63,14 @@ static inline void mutate_bytes(mutator *m, GByteArray *bytes)
       bytes->data[at] = (guint8)mutate_next(m);
       break;
     case 2:
-      memmove(bytes->data + at, bytes->data + mutate_below(m, at + 1), MIN(left, 1 + mutate_below(m, 64)));
+      memmove(bytes->data + at, bytes->data + mutate_below(m, at + 1), MIN(left, stretch));
       break;
     case 3:
     case 4:
       bytes->data[at] ^= (guint8)(1u << mutate_below(m, 8));
       break;
     default:
-      memcpy(bytes->data + at, &edge, MIN(left, 1u << mutate_below(m, 4)));
+      memcpy(bytes->data + at, &edge, MIN(left, width));
     }
   }
 }

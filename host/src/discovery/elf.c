@@ -112,7 +112,8 @@ static gboolean check_load(const ordo_image *image, const Elf64_Phdr *segment, g
 {
   guint64 size = image->file->size;
   if (segment->p_offset > size || segment->p_filesz > size - segment->p_offset)
-    return refuse(reason, "it is cut short: a segment needs bytes %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT ", the file has %" G_GUINT64_FORMAT,
+    return refuse(reason,
+                  "it is cut short: a segment needs bytes %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT ", the file has %" G_GUINT64_FORMAT,
                   (guint64)segment->p_offset, (guint64)segment->p_offset + segment->p_filesz, size);
   if (segment->p_memsz < segment->p_filesz || segment->p_vaddr + segment->p_memsz < segment->p_vaddr || segment->p_vaddr < *mapped_to)
     return refuse(reason, "a segment that is loaded has a damaged address or size");
@@ -216,7 +217,8 @@ static gboolean read_needed(const ordo_image *image, const Elf64_Dyn *entries, g
     if (entries[i].d_tag != DT_NEEDED)
       continue;
     if (elf->needed->len >= NEEDED_MAX || at >= table_size)
-      return refuse(reason, "it is damaged: its list of needed libraries %s", at >= table_size ? "points outside its strings" : "is too long");
+      return refuse(reason, "it is damaged: its list of needed libraries %s",
+                    at >= table_size ? "points outside its strings" : "is too long");
     gsize length = (gsize)MIN(table_size - at, (guint64)NAME_MAX_BYTES);
     if (!ordo_file_read(image->file, table + at, name, length) || memchr(name, '\0', length) == NULL)
       return refuse(reason, "it is damaged: the name of a needed library does not end");
@@ -253,7 +255,8 @@ static gboolean read_notes(const ordo_image *image, ordo_elf *elf, char **reason
   const Elf64_Ehdr *header = &image->header;
   for (guint i = 0; i < image->n_segments; i++) {
     const Elf64_Phdr *segment = &image->segments[i];
-    if (segment->p_type == PT_NOTE && !ordo_note_walk(image->file, segment->p_offset, segment->p_filesz, segment->p_align, &elf->notes, reason))
+    if (segment->p_type == PT_NOTE &&
+        !ordo_note_walk(image->file, segment->p_offset, segment->p_filesz, segment->p_align, &elf->notes, reason))
       return FALSE;
   }
   if (elf->notes.text || header->e_shoff == 0 || header->e_shentsize != sizeof(Elf64_Shdr) || header->e_shnum > SECTIONS_MAX)

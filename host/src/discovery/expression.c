@@ -25,7 +25,7 @@ typedef struct ordo_reader {
 
 static const char *kind_of(const ordo_reader *reader)
 {
-  return reader->kind == ORDO_KIND_PRECISION ? "precision" : "strategy";
+  return reader->kind == ORDO_KIND_PRECISION ? "precision" : reader->kind == ORDO_KIND_COMM_HOOK ? "hook" : "strategy";
 }
 
 static void complain(ordo_reader *reader, const char *code, const char *where, const char *why, const char *next, const char *format, ...)
@@ -76,8 +76,8 @@ static void set_option(ordo_reader *reader, ordo_choice *choice, GHashTable *see
   }
   g_autofree char *next = g_strdup_printf("see: ordo inspect %s", manifest->id);
   if (!g_hash_table_add(seen, g_strdup(key))) {
-    complain(reader, "E-OPTION-VALUE", choice->written, "each option has one value", "remove one of the two", "option '%s' of '%s' stands twice", key,
-             manifest->id);
+    complain(reader, "E-OPTION-VALUE", choice->written, "each option has one value", "remove one of the two",
+             "option '%s' of '%s' stands twice", key, manifest->id);
     return;
   }
   char *canonical = ordo_option_normalise(schema, value, &why);
@@ -100,10 +100,11 @@ static void read_item(ordo_reader *reader, ordo_choice *choice, GHashTable *seen
   } else if (manifest->positional && *manifest->positional) {
     set_option(reader, choice, seen, manifest->positional, item);
   } else {
-    g_autofree char *next = ordo_manifest_option(manifest, item) ? g_strdup_printf("write %s=VALUE", item)
-                                                                 : g_strdup_printf("write key=value; all options: ordo inspect %s", manifest->id);
-    complain(reader, "E-OPTION-UNKNOWN", choice->written, "it has no positional option", next, "plugin '%s' does not take the bare word '%s'",
-             manifest->id, item);
+    g_autofree char *next = ordo_manifest_option(manifest, item)
+                                ? g_strdup_printf("write %s=VALUE", item)
+                                : g_strdup_printf("write key=value; all options: ordo inspect %s", manifest->id);
+    complain(reader, "E-OPTION-UNKNOWN", choice->written, "it has no positional option", next,
+             "plugin '%s' does not take the bare word '%s'", manifest->id, item);
   }
 }
 
@@ -166,8 +167,8 @@ static ordo_choice *read_part(ordo_reader *reader, char *written)
     *size++ = '\0';
   g_strstrip(name);
   if (*name == '\0') {
-    complain(reader, "E-EXPRESSION", NULL, "a part is NAME[=SIZE][:key=value...], parts are joined with '+'", "remove a '+' or write the name",
-             "a part of the expression has no name");
+    complain(reader, "E-EXPRESSION", NULL, "a part is NAME[=SIZE][:key=value...], parts are joined with '+'",
+             "remove a '+' or write the name", "a part of the expression has no name");
     return NULL;
   }
   if (strcmp(name, "none") == 0) {
@@ -221,7 +222,8 @@ GPtrArray *ordo_expression_parse(const char *text, uint32_t kind, ordo_registry 
   }
   g_auto(GStrv) parts = g_strsplit(trimmed, "+", -1);
   if (kind == ORDO_KIND_PRECISION && parts[1])
-    complain(&reader, "E-EXPRESSION", NULL, "a session has one precision plugin at most", "choose one", "a precision cannot be joined with '+'");
+    complain(&reader, "E-EXPRESSION", NULL, "a session has one precision plugin at most", "choose one",
+             "a precision cannot be joined with '+'");
   for (guint i = 0; parts[i]; i++) {
     ordo_choice *choice = read_part(&reader, g_strstrip(parts[i]));
     if (choice)

@@ -36,21 +36,19 @@ static const ordo_probe *usable_by_id(const ordo_registry *registry, const char 
   return NULL;
 }
 
-/* A version that a newer one shadows can still be asked for. Of equal ones the list has the winner in state USABLE. */
+/* A version that a newer one shadows can still be asked for. Of several files the one in the earliest place counts, as in the scan. */
 static const ordo_probe *by_version(const ordo_registry *registry, const char *id, const char *version)
 {
-  const ordo_probe *shadowed = NULL;
+  const ordo_probe *first = NULL;
   for (guint i = 0; i < registry->probes->len; i++) {
     const ordo_probe *probe = g_ptr_array_index(registry->probes, i);
     const ordo_plugin_info *info = &probe->found.info;
     if (info->state == ORDO_PLUGIN_REFUSED || strcmp(info->id, id) != 0 || strcmp(info->version, version) != 0)
       continue;
-    if (info->state == ORDO_PLUGIN_USABLE)
-      return probe;
-    if (!shadowed || probe->place < shadowed->place)
-      shadowed = probe;
+    if (!first || probe->place < first->place)
+      first = probe;
   }
-  return shadowed;
+  return first;
 }
 
 static const ordo_alias *alias_named(const ordo_probe *probe, const char *name)
@@ -103,7 +101,7 @@ static const ordo_probe *refused_by_name(const ordo_registry *registry, const ch
 
 static ordo_status push_refused(const ordo_probe *probe, const char *name, ordo_errors *errors)
 {
-  return ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-REFUSED", probe->found.info.path, probe->found.info.reason,
+  return ordo_errors_push(errors, ORDO_E_REFUSED, probe->code, probe->found.info.path, probe->found.info.reason,
                           "cure the reason, or choose another plugin: ordo list", "plugin '%s' is refused", name);
 }
 

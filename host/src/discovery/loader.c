@@ -38,9 +38,11 @@ static gboolean mapping_of(const void *address, ordo_mapping *mapping)
   if (!maps)
     return FALSE;
   while (!found && getline(&line, &capacity, maps) > 0)
-    found = sscanf(line, "%" G_GINT64_MODIFIER "x-%" G_GINT64_MODIFIER "x %*s %*x %" G_GINT64_MODIFIER "x:%" G_GINT64_MODIFIER "x %" G_GUINT64_FORMAT,
-                   &from, &to, &mapping->major, &mapping->minor, &mapping->inode) == 5 &&
-            wanted >= from && wanted < to;
+    found =
+        sscanf(line,
+               "%" G_GINT64_MODIFIER "x-%" G_GINT64_MODIFIER "x %*s %*x %" G_GINT64_MODIFIER "x:%" G_GINT64_MODIFIER "x %" G_GUINT64_FORMAT,
+               &from, &to, &mapping->major, &mapping->minor, &mapping->inode) == 5 &&
+        wanted >= from && wanted < to;
   free(line);
   fclose(maps);
   return found;
@@ -77,36 +79,36 @@ static ordo_status mismatch(const ordo_found *found, ordo_errors *errors, const 
 
 static ordo_status exchanged(const ordo_found *found, ordo_errors *errors)
 {
-  return ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-CHANGED", found->info.path, "the file now at this path is not the one that was read",
+  return ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-CHANGED", found->info.path,
+                          "the file at this path, or the one mapped, is not the one that was read",
                           "start again; if it happens again, see who writes to the directory", "the file of plugin '%s' was exchanged",
                           found->info.id);
 }
 
-/* A descriptor that pins the file that was read; -1 if the path leads elsewhere by now. */
+/* A descriptor that pins the file that was read for the plan; -1 if another one stands at the path by now. */
 static int open_same(const ordo_found *found, const char *real_path)
 {
-  struct stat status;
+  struct stat now;
   int fd = open(real_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-  if (fd >= 0 && (fstat(fd, &status) != 0 || status.st_ino != found->inode || status.st_dev != found->device)) {
-    close(fd);
+  if (fd < 0)
     return -1;
-  }
-  return fd;
+  gboolean same = fstat(fd, &now) == 0 && now.st_ino == found->inode && now.st_dev == found->device &&
+                  (guint64)now.st_size == found->size &&
+                  (guint64)now.st_mtim.tv_sec * 1000000000u + (guint64)now.st_mtim.tv_nsec == found->mtime_ns;
+  if (same)
+    return fd;
+  close(fd);
+  return -1;
 }
 
-/* The same file that was read for the plan? Looked at again, since a copy may have been cut short in between. */
+/* Pre-flight and owners once more, since a copy may have been cut short or a directory opened to others in between. */
 static ordo_status look_again(const ordo_found *found, uint32_t context_flags, ordo_errors *errors, char **real_path)
 {
   ordo_probe *now = ordo_probe_file(found->info.path, found->info.source, context_flags);
   ordo_status status = ORDO_OK;
   if (now->found.info.state == ORDO_PLUGIN_REFUSED)
-    status = ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-REFUSED", found->info.path, now->found.info.reason,
+    status = ordo_errors_push(errors, ORDO_E_REFUSED, now->code, found->info.path, now->found.info.reason,
                               "cure the reason, or choose another plugin: ordo list", "plugin '%s' is refused", found->info.id);
-  else if (now->found.device != found->device || now->found.inode != found->inode || now->found.size != found->size ||
-           now->found.mtime_ns != found->mtime_ns)
-    status = ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-CHANGED", found->info.path, "device, inode, size or time differ from the scan",
-                              "start again, so that the plan is made from the new file", "the file of plugin '%s' changed after it was read",
-                              found->info.id);
   else
     *real_path = g_strdup(now->real_path);
   ordo_probe_free(now);
@@ -119,19 +121,20 @@ static ordo_status map_error(const ordo_found *found, const char *text, ordo_err
   if (strstr(text, "static TLS"))
     next = "the small pool of thread-local storage that is set aside at start is used up: compile the plugin without "
            "-ftls-model=initial-exec, or start with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536";
-  return ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-LOAD", found->info.path, text, next, "plugin '%s' cannot be loaded", found->info.id);
+  return ordo_errors_push(errors, ORDO_E_REFUSED, "E-PLUGIN-LOAD", found->info.path, text, next, "plugin '%s' cannot be loaded",
+                          found->info.id);
 }
 
 /* Finds the entry in the file itself: dlsym also looks into the libraries that the file needs. */
-static ordo_status find_entry(const ordo_found *found, void *handle, ordo_errors *errors, const ordo_plugin **entry, const Elf64_Sym **symbol,
-                              const struct link_map **map)
+static ordo_status find_entry(const ordo_found *found, void *handle, ordo_errors *errors, const ordo_plugin **entry,
+                              const Elf64_Sym **symbol, const struct link_map **map)
 {
   const struct link_map *own = NULL, *origin = NULL;
   Dl_info info;
   *entry = dlsym(handle, ORDO_PLUGIN_SYMBOL);
   if (!*entry)
-    return abi_error(found, errors, "the file does not export " ORDO_PLUGIN_SYMBOL, "add ORDO_PLUGIN_ENTRY, and export it in the version script",
-                     "it has no entry");
+    return abi_error(found, errors, "the file does not export " ORDO_PLUGIN_SYMBOL,
+                     "add ORDO_PLUGIN_ENTRY, and export it in the version script", "it has no entry");
   if (dlinfo(handle, RTLD_DI_LINKMAP, &own) != 0 || !dladdr1(*entry, &info, (void **)&origin, RTLD_DL_LINKMAP))
     return abi_error(found, errors, "the dynamic loader does not say where " ORDO_PLUGIN_SYMBOL " comes from", "report this file",
                      "its entry cannot be attributed");
@@ -142,7 +145,8 @@ static ordo_status find_entry(const ordo_found *found, void *handle, ordo_errors
   }
   *map = own;
   if (!dladdr1(*entry, &info, (void **)symbol, RTLD_DL_SYMENT) || !*symbol || ELF64_ST_TYPE((*symbol)->st_info) != STT_OBJECT)
-    return abi_error(found, errors, ORDO_PLUGIN_SYMBOL " is not a constant of type ordo_plugin", "use ORDO_PLUGIN_ENTRY", "its entry is no entry");
+    return abi_error(found, errors, ORDO_PLUGIN_SYMBOL " is not a constant of type ordo_plugin", "use ORDO_PLUGIN_ENTRY",
+                     "its entry is no entry");
   return ORDO_OK;
 }
 
@@ -168,9 +172,10 @@ static ordo_status negotiate(const ordo_found *found, const ordo_plugin *entry, 
     status = abi_error(found, errors, why, "use a newer Ordo, or an older version of the plugin", "it needs a newer host");
   }
   if (entry->struct_size < needed || symbol_size < entry->struct_size) {
-    g_autofree char *sizes = entry->struct_size < needed
-                                 ? g_strdup_printf("struct_size is %zu, this host needs %zu", entry->struct_size, needed)
-                                 : g_strdup_printf("struct_size is %zu, the symbol has %" G_GUINT64_FORMAT, entry->struct_size, symbol_size);
+    g_autofree char *sizes =
+        entry->struct_size < needed
+            ? g_strdup_printf("struct_size is %zu, this host needs %zu", entry->struct_size, needed)
+            : g_strdup_printf("struct_size is %zu, the symbol has %" G_GUINT64_FORMAT, entry->struct_size, symbol_size);
     return abi_error(found, errors, sizes, "rebuild the plugin; struct_size is sizeof(ordo_plugin)", "its entry is too short");
   }
   return status;
@@ -190,8 +195,8 @@ static ordo_status compare(const ordo_found *found, const ordo_plugin *entry, or
     status = mismatch(found, errors, "abi", by_note, by_entry);
   }
   if (!entry->get_extension)
-    status = abi_error(found, errors, "get_extension is null, and everything else is reached through it", "give ORDO_PLUGIN_ENTRY a function",
-                       "its entry is incomplete");
+    status = abi_error(found, errors, "get_extension is null, and everything else is reached through it",
+                       "give ORDO_PLUGIN_ENTRY a function", "its entry is incomplete");
   return status;
 }
 

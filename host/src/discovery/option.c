@@ -18,19 +18,18 @@ static const struct {
   const char *name, *canonical;
   ordo_dtype dtype;
 } dtypes[] = {
-    {"f32", "f32", ORDO_F32},     {"f64", "f64", ORDO_F64},      {"f16", "f16", ORDO_F16},         {"bf16", "bf16", ORDO_BF16},
-    {"i8", "i8", ORDO_I8},        {"u8", "u8", ORDO_U8},         {"i32", "i32", ORDO_I32},         {"i64", "i64", ORDO_I64},
-    {"u64", "u64", ORDO_U64},     {"fp32", "f32", ORDO_F32},     {"fp16", "f16", ORDO_F16},        {"fp64", "f64", ORDO_F64},
-    {"float32", "f32", ORDO_F32}, {"float16", "f16", ORDO_F16},  {"bfloat16", "bf16", ORDO_BF16},  {"float64", "f64", ORDO_F64},
+    {"f32", "f32", ORDO_F32},     {"f64", "f64", ORDO_F64},     {"f16", "f16", ORDO_F16},        {"bf16", "bf16", ORDO_BF16},
+    {"i8", "i8", ORDO_I8},        {"u8", "u8", ORDO_U8},        {"i32", "i32", ORDO_I32},        {"i64", "i64", ORDO_I64},
+    {"u64", "u64", ORDO_U64},     {"fp32", "f32", ORDO_F32},    {"fp16", "f16", ORDO_F16},       {"fp64", "f64", ORDO_F64},
+    {"float32", "f32", ORDO_F32}, {"float16", "f16", ORDO_F16}, {"bfloat16", "bf16", ORDO_BF16}, {"float64", "f64", ORDO_F64},
 };
 
 static const struct {
   const char *name;
   gint64 bytes;
 } units[] = {
-    {"", 1},       {"B", 1},           {"KiB", 1 << 10},   {"MiB", 1 << 20},       {"GiB", 1 << 30},
-    {"TiB", (gint64)1 << 40},          {"kB", 1000},       {"KB", 1000},           {"MB", 1000000},
-    {"GB", 1000000000},                {"TB", 1000000000000},
+    {"", 1},      {"B", 1},     {"KiB", 1 << 10}, {"MiB", 1 << 20},   {"GiB", 1 << 30},      {"TiB", (gint64)1 << 40},
+    {"kB", 1000}, {"KB", 1000}, {"MB", 1000000},  {"GB", 1000000000}, {"TB", 1000000000000},
 };
 
 const char *ordo_option_type_name(int type)

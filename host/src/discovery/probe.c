@@ -88,8 +88,10 @@ static void fill_from_manifest(ordo_plugin_info *info, const ordo_manifest *mani
 
 static char *judge_manifest(ordo_probe *probe, const ordo_elf *elf)
 {
+  probe->code = "E-PLUGIN-REFUSED";
   if (!elf->notes.text)
     return g_strdup("it is no plugin: it has no manifest note (ORDO_MANIFEST in ordo/manifest.h)");
+  probe->code = "E-MANIFEST";
   ordo_errors *errors = ordo_errors_new();
   ordo_manifest *manifest = ordo_manifest_parse(elf->notes.text, elf->notes.length, probe->found.info.path, errors);
   char *reason = manifest ? NULL : findings_text(errors);
@@ -100,9 +102,10 @@ static char *judge_manifest(ordo_probe *probe, const ordo_elf *elf)
   if (!manifest)
     return reason;
   fill_from_manifest(&probe->found.info, manifest);
+  probe->code = "E-PLUGIN-ABI";
   if (manifest->abi_major != ORDO_ABI_MAJOR)
-    return g_strdup_printf("it was built for plugin ABI %u.%u, this host has %u.%u; %s", manifest->abi_major, manifest->abi_minor, ORDO_ABI_MAJOR,
-                           ORDO_ABI_MINOR,
+    return g_strdup_printf("it was built for plugin ABI %u.%u, this host has %u.%u; %s", manifest->abi_major, manifest->abi_minor,
+                           ORDO_ABI_MAJOR, ORDO_ABI_MINOR,
                            manifest->abi_major < ORDO_ABI_MAJOR ? "rebuild the plugin with this release's headers" : "use a newer Ordo");
   return NULL;
 }
@@ -116,6 +119,7 @@ ordo_probe *ordo_probe_file(const char *path, const char *source, uint32_t conte
   info->path = g_strdup(path);
   info->source = source;
   info->state = ORDO_PLUGIN_USABLE;
+  probe->code = "E-PLUGIN-ELF";
   g_autoptr(ordo_elf) elf = ordo_elf_open(path, &reason);
   if (elf) {
     probe->found.device = elf->device;
@@ -126,8 +130,10 @@ ordo_probe *ordo_probe_file(const char *path, const char *source, uint32_t conte
     probe->build_id = g_strdup(elf->notes.build_id);
     probe->static_tls = elf->static_tls;
     reason = judge_manifest(probe, elf);
-    if (!reason && !(context_flags & ORDO_CONTEXT_ALLOW_INSECURE))
+    if (!reason && !(context_flags & ORDO_CONTEXT_ALLOW_INSECURE)) {
+      probe->code = "E-PLUGIN-TRUST";
       reason = ordo_trust_check(elf->real_path, geteuid());
+    }
   }
   ordo_probe_set_state(probe, reason ? ORDO_PLUGIN_REFUSED : ORDO_PLUGIN_USABLE, reason ? reason : g_strdup(""));
   return probe;

@@ -8,8 +8,9 @@ typedef struct ordo_probe {
   ordo_found found; /* first, so that the registry hands out &probe->found */
   char *real_path;
   char *build_id;
-  guint place;       /* position of its place in the search path: the smaller wins between equals */
+  guint place; /* position of its place in the search path: the smaller wins between equals */
   gboolean static_tls;
+  const char *code; /* of the error when it is refused: E-PLUGIN-ELF, -TRUST, -ABI, -REFUSED or E-MANIFEST; static */
 } ordo_probe;
 
 /* Reads the note of the file at an absolute path and judges file and owner; never fails: what cannot be used is a record in state

@@ -52,16 +52,7 @@ static const ordo_plugin_info *info_of(const GPtrArray *probes, guint index)
   return &((const ordo_probe *)g_ptr_array_index(probes, index))->found.info;
 }
 
-/* By place, then path: who came first. */
-static gint compare_precedence(gconstpointer a, gconstpointer b)
-{
-  const ordo_probe *left = *(const ordo_probe *const *)a, *right = *(const ordo_probe *const *)b;
-  if (left->place != right->place)
-    return left->place < right->place ? -1 : 1;
-  return strcmp(left->found.info.path, right->found.info.path);
-}
-
-/* By id (files without one last), version descending, then precedence. */
+/* By id (files without one last), version descending, path. */
 static gint compare_listing(gconstpointer a, gconstpointer b)
 {
   const ordo_plugin_info *left = &(*(const ordo_probe *const *)a)->found.info, *right = &(*(const ordo_probe *const *)b)->found.info;
@@ -82,7 +73,7 @@ static gboolean same_file(const ordo_probe *a, const ordo_probe *b)
          a->found.size == b->found.size && strcmp(a->found.manifest->text, b->found.manifest->text) == 0;
 }
 
-/* Expects order of precedence. A usable copy is never dropped for a refused one. */
+/* Expects the order of the scan, which is that of precedence: by place, then by name. A usable copy is never dropped for a refused one. */
 static void drop_copies(GPtrArray *probes)
 {
   for (guint i = 0; i < probes->len; i++) {
@@ -105,12 +96,14 @@ static void shadow(ordo_registry *registry, const ordo_plugin_info *winner, ordo
     ordo_probe_set_state(loser, ORDO_PLUGIN_SHADOWED, g_strdup_printf("older than %s in %s", winner->version, winner->path));
     return;
   }
-  remark(registry, errors, "E-PLUGIN-DUPLICATE", info->path, "remove one of the two files",
-         g_strdup_printf("two different files are plugin '%s' version %s; %s comes first and is used", info->id, info->version, winner->path));
-  ordo_probe_set_state(loser, ORDO_PLUGIN_SHADOWED, g_strdup_printf("the same version comes first from %s: %s", winner->source, winner->path));
+  remark(
+      registry, errors, "E-PLUGIN-DUPLICATE", info->path, "remove one of the two files",
+      g_strdup_printf("two different files are plugin '%s' version %s; %s comes first and is used", info->id, info->version, winner->path));
+  ordo_probe_set_state(loser, ORDO_PLUGIN_SHADOWED,
+                       g_strdup_printf("the same version comes first from %s: %s", winner->source, winner->path));
 }
 
-/* Expects order of precedence: of two equal versions the earlier one stays. */
+/* Expects the order of the scan: of two equal versions the earlier one stays. */
 static void shadow_losers(ordo_registry *registry, ordo_errors *errors)
 {
   g_autoptr(GHashTable) winners = g_hash_table_new(g_str_hash, g_str_equal); /* id -> ordo_probe, both borrowed */
@@ -168,8 +161,7 @@ static void warn_static_tls(ordo_registry *registry, ordo_errors *errors)
   for (guint i = 0; i < registry->probes->len; i++) {
     const ordo_probe *probe = g_ptr_array_index(registry->probes, i);
     if (probe->static_tls && probe->found.info.state == ORDO_PLUGIN_USABLE)
-      remark(registry, errors, "E-PLUGIN-ELF", probe->found.info.path,
-             "compile the plugin without -ftls-model=initial-exec",
+      remark(registry, errors, "E-PLUGIN-TLS", probe->found.info.path, "compile the plugin without -ftls-model=initial-exec",
              g_strdup_printf("plugin '%s' takes thread-local storage from a small pool of the process, so that loading it may fail later",
                              probe->found.info.id));
   }
@@ -186,7 +178,6 @@ ordo_registry *ordo_registry_scan_in(const ordo_registry_options *options, const
   registry->places = ordo_search_places(options, environment, errors);
   for (guint i = 0; i < registry->places->len; i++)
     scan_place(registry, g_ptr_array_index(registry->places, i), i, errors);
-  g_ptr_array_sort(registry->probes, compare_precedence);
   drop_copies(registry->probes);
   shadow_losers(registry, errors);
   g_ptr_array_sort(registry->probes, compare_listing);

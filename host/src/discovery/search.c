@@ -77,8 +77,8 @@ static void add_path(GPtrArray *places, const char *source, const char *path, gb
   ordo_search_place *place = add_place(places, source, path, note);
   place->is_file = !failed && !S_ISDIR(status.st_mode);
   if (failed && asked)
-    ordo_errors_push(errors, ORDO_OK, "E-PLUGIN-PATH", path, g_strerror(failed), "correct the path; `ordo doctor` shows all places searched",
-                     "a place of %s cannot be searched", source);
+    ordo_errors_push(errors, ORDO_OK, "E-PLUGIN-PATH", path, g_strerror(failed),
+                     "correct the path; `ordo doctor` shows all places searched", "a place of %s cannot be searched", source);
 }
 
 static void add_entry(GPtrArray *places, const char *source, const char *entry, gboolean allow_relative, ordo_errors *errors)

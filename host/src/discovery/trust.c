@@ -22,7 +22,8 @@ static char *foreign_owner(const char *path, const struct stat *status, uid_t us
 {
   if (status->st_uid == 0 || status->st_uid == user)
     return NULL;
-  return g_strdup_printf("%s belongs to user %u, not to root or to user %u; chown it, or allow insecure plugins", path, status->st_uid, user);
+  return g_strdup_printf("%s belongs to user %u, not to root or to user %u; chown it, or allow insecure plugins", path, status->st_uid,
+                         user);
 }
 
 static const char *who(mode_t mode)

@@ -60,6 +60,11 @@ ORDO_EXPORT void ordo_plugin_entry(void);
 void ordo_plugin_entry(void)
 {
 }
+#elif defined(BORROW)
+/* Named, so that the linker keeps the library that defines it. */
+extern const ordo_plugin ordo_plugin_entry;
+extern const ordo_plugin *const borrowed_entry;
+const ordo_plugin *const borrowed_entry = &ordo_plugin_entry;
 #elif !defined(NO_ENTRY)
 extern ORDO_EXPORT const ordo_plugin ordo_plugin_entry;
 const ordo_plugin ordo_plugin_entry = {MAGIC, MAJOR, MINOR, MIN_HOST_MINOR, STRUCT_SIZE, "fixture", "1.0.0", 0, 0, GET_EXTENSION};

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ordo/manifest.h>
@@ -166,7 +167,8 @@ void scratch_free(char *directory)
 
 void write_bytes(const char *path, const void *bytes, gsize length)
 {
-  assert_true(g_file_set_contents(path, bytes, (gssize)length, NULL));
+  /* Without the flags that make it wait for the disk. */
+  assert_true(g_file_set_contents_full(path, bytes, (gssize)length, G_FILE_SET_CONTENTS_NONE, 0644, NULL));
   assert_int_equal(chmod(path, 0644), 0);
 }
 
@@ -183,6 +185,20 @@ char *write_plugin(const char *directory, const char *name, const char *id, cons
   elf_recipe recipe = {.manifest = manifest};
   write_elf(path, &recipe);
   return path;
+}
+
+gboolean as_ordinary_user(gboolean (*check)(const void *data), const void *data)
+{
+  int status = 0;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0)
+      _exit(3);
+    _exit(check(data) ? 0 : 1);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 int memory_file(const void *bytes, gsize length)

@@ -14,15 +14,15 @@
 #include <glib.h>
 
 typedef struct elf_recipe {
-  const char *manifest;    /* null: no manifest note */
-  const char *manifest_2;  /* a second one */
-  const char *build_id;    /* null: none */
+  const char *manifest;   /* null: no manifest note */
+  const char *manifest_2; /* a second one */
+  const char *build_id;   /* null: none */
   const char *needed[4];
-  guint64 dynamic_flags;   /* DF_ */
+  guint64 dynamic_flags; /* DF_ */
   gboolean text_relocations;
   gboolean no_stack;
   gboolean executable_stack;
-  gboolean only_sections;  /* the notes are reached through section headers, as without PT_NOTE */
+  gboolean only_sections; /* the notes are reached through section headers, as without PT_NOTE */
 } elf_recipe;
 
 /* Where the parts of the last made file stand, for tests that damage it. */
@@ -42,6 +42,9 @@ void write_bytes(const char *path, const void *bytes, gsize length);
 void write_elf(const char *path, const elf_recipe *recipe);
 /* DIR/NAME.so with a manifest made of the arguments; returns its path, freed by the caller. */
 char *write_plugin(const char *directory, const char *name, const char *id, const char *kind, const char *version, const char *more);
+/* Runs `check` in a child that is no root (user 65534 if this process is root, since root may read everything). TRUE if it returned
+ * TRUE; nothing that the child does reaches this process. */
+gboolean as_ordinary_user(gboolean (*check)(const void *data), const void *data);
 /* A memory file that holds `bytes`; closed by the caller. */
 int memory_file(const void *bytes, gsize length);
 

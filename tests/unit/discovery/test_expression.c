@@ -28,7 +28,8 @@ static int set_up(void **state)
   add(p, "fsdp2", "strategy", "option=level|int|3|1..3|what is sharded\n");
   add(p, "tp", "strategy", "mesh_axis=model\n");
   add(p, "ema", "strategy", "mesh_axis=none\n");
-  add(p, "apex_amp", "precision", "option=opt_level|enum|O1|O0,O1,O2,O3|level\noption=loss_scale|real||1..|scale\npositional=opt_level\nalias=amp2:O2\n");
+  add(p, "apex_amp", "precision",
+      "option=opt_level|enum|O1|O0,O1,O2,O3|level\noption=loss_scale|real||1..|scale\npositional=opt_level\nalias=amp2:O2\n");
   ordo_registry_options options = {p->root, ORDO_CONTEXT_NO_DEFAULT_PATH};
   ordo_search_environment environment = {.installed = "/nowhere"};
   p->registry = ordo_registry_scan_in(&options, &environment, p->errors);

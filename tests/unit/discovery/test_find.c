@@ -84,10 +84,30 @@ static void ids_aliases_and_versions_are_exact(void **state)
   found(p, "fsdp2@1.0.0", 0, "fsdp2", "1.0.0", "");
 }
 
+static void of_equal_versions_the_earlier_place_is_meant(void **state)
+{
+  place *p = *state;
+  char *root = scratch_new();
+  g_autofree char *first = g_build_filename(root, "z", NULL), *second = g_build_filename(root, "a", NULL);
+  assert_int_equal(mkdir(first, 0755), 0);
+  assert_int_equal(mkdir(second, 0755), 0);
+  g_autofree char *both = g_strdup_printf("%s:%s", first, second);
+  g_free(write_plugin(first, "z", "one", "strategy", "1.0.0", NULL));
+  g_free(write_plugin(second, "a", "one", "strategy", "1.0.0", "license=MIT\n"));
+  g_free(write_plugin(second, "b", "one", "strategy", "2.0.0", NULL));
+  ordo_registry_options options = {both, ORDO_CONTEXT_NO_DEFAULT_PATH};
+  ordo_search_environment environment = {.installed = "/nowhere"};
+  ordo_registry_free(p->registry);
+  p->registry = ordo_registry_scan_in(&options, &environment, p->errors);
+  assert_true(g_str_has_prefix(found(p, "one@1.0.0", 0, "one", "1.0.0", "")->info.path, first));
+  scratch_free(root);
+}
+
 static void no_part_of_a_name_is_a_name(void **state)
 {
   place *p = *state;
-  static const char *const names[] = {"f", "fsd", "fsdp22", "FSDP2", "fsdp2 ", " fsdp2", "fsdp2.so", "dd", "@", "fsdp2@", "fsdp@1.0.0", "%s"};
+  static const char *const names[] = {"f",        "fsd", "fsdp22", "FSDP2",  "fsdp2 ",     " fsdp2",
+                                      "fsdp2.so", "dd",  "@",      "fsdp2@", "fsdp@1.0.0", "%s"};
   for (gsize i = 0; i < G_N_ELEMENTS(names); i++)
     not_found(p, names[i], 0, ORDO_E_NOT_FOUND, "E-PLUGIN-UNKNOWN");
   not_found(p, "", 0, ORDO_E_INVALID, "E-PLUGIN-UNKNOWN");
@@ -139,9 +159,24 @@ static void an_alias_of_two_plugins_is_ambiguous_unless_the_kind_decides(void **
 static void a_refused_file_is_not_called_unknown(void **state)
 {
   place *p = *state;
-  const ordo_error *error = not_found(p, "broken", 0, ORDO_E_REFUSED, "E-PLUGIN-REFUSED");
+  const ordo_error *error = not_found(p, "broken", 0, ORDO_E_REFUSED, "E-PLUGIN-ELF");
   assert_contains(error->where, "/libbroken.so");
   assert_string_equal(error->why, "it is empty");
+}
+
+static void each_reason_of_a_refusal_has_its_code(void **state)
+{
+  place *p = *state;
+  static const struct {
+    const char *manifest, *code;
+  } cases[] = {{NULL, "E-PLUGIN-REFUSED"},
+               {"nonsense\n", "E-MANIFEST"},
+               {"abi=2.0\nid=later\nkind=strategy\nversion=1.0.0\nsummary=s\n", "E-PLUGIN-ABI"}};
+  g_autofree char *path = g_build_filename(p->root, "case.so", NULL);
+  for (gsize i = 0; i < G_N_ELEMENTS(cases); i++) {
+    write_elf(path, &(elf_recipe){.manifest = cases[i].manifest});
+    not_found(p, path, 0, ORDO_E_REFUSED, cases[i].code);
+  }
 }
 
 static void what_has_a_slash_is_a_path(void **state)
@@ -161,7 +196,7 @@ static void what_has_a_slash_is_a_path(void **state)
   found(p, listed, 0, "fsdp2", "0.9.0", "");
   not_found(p, path, ORDO_KIND_PRECISION, ORDO_E_INVALID, "E-PLUGIN-KIND");
   not_found(p, missing, 0, ORDO_E_NOT_FOUND, "E-PLUGIN-UNKNOWN");
-  not_found(p, "./", 0, ORDO_E_REFUSED, "E-PLUGIN-REFUSED");
+  not_found(p, "./", 0, ORDO_E_REFUSED, "E-PLUGIN-ELF");
   assert_int_equal(ordo_registry_count(p->registry), n_listed);
   scratch_free(g_steal_pointer(&other));
 }
@@ -172,7 +207,7 @@ static void a_refused_path_can_be_cured(void **state)
   g_autofree char *other = scratch_new();
   g_autofree char *path = write_plugin(other, "mine", "mine", "strategy", "7.0.0", NULL);
   assert_int_equal(chmod(path, 0666), 0);
-  const ordo_error *error = not_found(p, path, 0, ORDO_E_REFUSED, "E-PLUGIN-REFUSED");
+  const ordo_error *error = not_found(p, path, 0, ORDO_E_REFUSED, "E-PLUGIN-TRUST");
   assert_contains(error->why, "chmod go-w");
   assert_int_equal(chmod(path, 0644), 0);
   ordo_errors_clear(p->errors);
@@ -184,12 +219,14 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(ids_aliases_and_versions_are_exact, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(of_equal_versions_the_earlier_place_is_meant, set_up, tear_down),
       cmocka_unit_test_setup_teardown(no_part_of_a_name_is_a_name, set_up, tear_down),
       cmocka_unit_test_setup_teardown(an_unknown_name_shows_the_nearest_and_what_there_is, set_up, tear_down),
       cmocka_unit_test_setup_teardown(an_unknown_version_shows_those_installed, set_up, tear_down),
       cmocka_unit_test_setup_teardown(the_wrong_kind_says_so, set_up, tear_down),
       cmocka_unit_test_setup_teardown(an_alias_of_two_plugins_is_ambiguous_unless_the_kind_decides, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_refused_file_is_not_called_unknown, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(each_reason_of_a_refusal_has_its_code, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_has_a_slash_is_a_path, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_refused_path_can_be_cured, set_up, tear_down),
   };

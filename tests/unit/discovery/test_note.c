@@ -156,6 +156,11 @@ static void a_file_that_became_shorter_is_an_error(void **state)
   assert_true(ordo_file_read(&file, 0, buffer, 10));
   assert_false(ordo_file_read(&file, 0, buffer, 11));
   assert_false(ordo_file_read(&file, 17, buffer, 0));
+  /* Nor is anything read beyond what was examined, when the file became longer. */
+  file.size = 5;
+  assert_true(ordo_file_read(&file, 0, buffer, 5));
+  assert_false(ordo_file_read(&file, 0, buffer, 6));
+  assert_false(ordo_file_read(&file, 3, buffer, G_MAXSIZE));
   close(file.fd);
 }
 

@@ -73,12 +73,23 @@ static void real_numbers(void **state)
 {
   (void)state;
   static const row rows[] = {
-      {ORDO_OPTION_REAL, "", "0.1", "0.1"},      {ORDO_OPTION_REAL, "", "1e-3", "0.001"},     {ORDO_OPTION_REAL, "", "2.50", "2.5"},
-      {ORDO_OPTION_REAL, "", "65536", "65536"},  {ORDO_OPTION_REAL, "", ".5", "0.5"},         {ORDO_OPTION_REAL, "", "0.1000000000000000055", "0.1"},
-      {ORDO_OPTION_REAL, "", "nan", NULL},       {ORDO_OPTION_REAL, "", "inf", NULL},         {ORDO_OPTION_REAL, "", "1e999", NULL},
-      {ORDO_OPTION_REAL, "", "1,5", NULL},       {ORDO_OPTION_REAL, "", "1 ", NULL},          {ORDO_OPTION_REAL, "", " 1", NULL},
-      {ORDO_OPTION_REAL, "", "-", NULL},         {ORDO_OPTION_REAL, "0..1", "1", "1"},        {ORDO_OPTION_REAL, "0..1", "1.0000001", NULL},
-      {ORDO_OPTION_REAL, "0..1", "-0.1", NULL},  {ORDO_OPTION_REAL, "1e-8..", "1e-9", NULL},
+      {ORDO_OPTION_REAL, "", "0.1", "0.1"},
+      {ORDO_OPTION_REAL, "", "1e-3", "0.001"},
+      {ORDO_OPTION_REAL, "", "2.50", "2.5"},
+      {ORDO_OPTION_REAL, "", "65536", "65536"},
+      {ORDO_OPTION_REAL, "", ".5", "0.5"},
+      {ORDO_OPTION_REAL, "", "0.1000000000000000055", "0.1"},
+      {ORDO_OPTION_REAL, "", "nan", NULL},
+      {ORDO_OPTION_REAL, "", "inf", NULL},
+      {ORDO_OPTION_REAL, "", "1e999", NULL},
+      {ORDO_OPTION_REAL, "", "1,5", NULL},
+      {ORDO_OPTION_REAL, "", "1 ", NULL},
+      {ORDO_OPTION_REAL, "", " 1", NULL},
+      {ORDO_OPTION_REAL, "", "-", NULL},
+      {ORDO_OPTION_REAL, "0..1", "1", "1"},
+      {ORDO_OPTION_REAL, "0..1", "1.0000001", NULL},
+      {ORDO_OPTION_REAL, "0..1", "-0.1", NULL},
+      {ORDO_OPTION_REAL, "1e-8..", "1e-9", NULL},
   };
   check(rows, G_N_ELEMENTS(rows));
 }
@@ -87,12 +98,24 @@ static void sizes(void **state)
 {
   (void)state;
   static const row rows[] = {
-      {ORDO_OPTION_SIZE, "", "25MiB", "25MiB"},       {ORDO_OPTION_SIZE, "", "26214400", "25MiB"},   {ORDO_OPTION_SIZE, "", "25600KiB", "25MiB"},
-      {ORDO_OPTION_SIZE, "", "1000", "1000"},         {ORDO_OPTION_SIZE, "", "1kB", "1000"},         {ORDO_OPTION_SIZE, "", "1024B", "1KiB"},
-      {ORDO_OPTION_SIZE, "", "0", "0"},               {ORDO_OPTION_SIZE, "", "2TiB", "2TiB"},        {ORDO_OPTION_SIZE, "", "1MB", "1000000"},
-      {ORDO_OPTION_SIZE, "", "25 MiB", NULL},         {ORDO_OPTION_SIZE, "", "MiB", NULL},           {ORDO_OPTION_SIZE, "", "-1MiB", NULL},
-      {ORDO_OPTION_SIZE, "", "1.5MiB", NULL},         {ORDO_OPTION_SIZE, "", "25mib", NULL},         {ORDO_OPTION_SIZE, "", "9999999999TiB", NULL},
-      {ORDO_OPTION_SIZE, "1KiB..1GiB", "1KiB", "1KiB"}, {ORDO_OPTION_SIZE, "1KiB..1GiB", "1023", NULL}, {ORDO_OPTION_SIZE, "1KiB..1GiB", "1073741825", NULL},
+      {ORDO_OPTION_SIZE, "", "25MiB", "25MiB"},
+      {ORDO_OPTION_SIZE, "", "26214400", "25MiB"},
+      {ORDO_OPTION_SIZE, "", "25600KiB", "25MiB"},
+      {ORDO_OPTION_SIZE, "", "1000", "1000"},
+      {ORDO_OPTION_SIZE, "", "1kB", "1000"},
+      {ORDO_OPTION_SIZE, "", "1024B", "1KiB"},
+      {ORDO_OPTION_SIZE, "", "0", "0"},
+      {ORDO_OPTION_SIZE, "", "2TiB", "2TiB"},
+      {ORDO_OPTION_SIZE, "", "1MB", "1000000"},
+      {ORDO_OPTION_SIZE, "", "25 MiB", NULL},
+      {ORDO_OPTION_SIZE, "", "MiB", NULL},
+      {ORDO_OPTION_SIZE, "", "-1MiB", NULL},
+      {ORDO_OPTION_SIZE, "", "1.5MiB", NULL},
+      {ORDO_OPTION_SIZE, "", "25mib", NULL},
+      {ORDO_OPTION_SIZE, "", "9999999999TiB", NULL},
+      {ORDO_OPTION_SIZE, "1KiB..1GiB", "1KiB", "1KiB"},
+      {ORDO_OPTION_SIZE, "1KiB..1GiB", "1023", NULL},
+      {ORDO_OPTION_SIZE, "1KiB..1GiB", "1073741825", NULL},
   };
   check(rows, G_N_ELEMENTS(rows));
 }
@@ -101,11 +124,14 @@ static void words_and_types(void **state)
 {
   (void)state;
   static const row rows[] = {
-      {ORDO_OPTION_ENUM, "O1,O2, O3", "O2", "O2"},    {ORDO_OPTION_ENUM, "O1,O2, O3", "O3", "O3"}, {ORDO_OPTION_ENUM, "O1,O2", "o1", NULL},
-      {ORDO_OPTION_ENUM, "O1,O2", "O", NULL},         {ORDO_OPTION_ENUM, "O1,O2", "O1,O2", NULL},  {ORDO_OPTION_STRING, "", "any text", "any text"},
-      {ORDO_OPTION_STRING, "", "", NULL},             {ORDO_OPTION_STRING, "", "\xff", NULL},      {ORDO_OPTION_STRING, "a,b", "c", NULL},
-      {ORDO_OPTION_DTYPE, "", "bf16", "bf16"},        {ORDO_OPTION_DTYPE, "", "bfloat16", "bf16"}, {ORDO_OPTION_DTYPE, "", "float32", "f32"},
-      {ORDO_OPTION_DTYPE, "", "f8", NULL},            {ORDO_OPTION_DTYPE, "f32,bf16", "fp32", "f32"}, {ORDO_OPTION_DTYPE, "f32,bf16", "f16", NULL},
+      {ORDO_OPTION_ENUM, "O1,O2, O3", "O2", "O2"},  {ORDO_OPTION_ENUM, "O1,O2, O3", "O3", "O3"},
+      {ORDO_OPTION_ENUM, "O1,O2", "o1", NULL},      {ORDO_OPTION_ENUM, "O1,O2", "O", NULL},
+      {ORDO_OPTION_ENUM, "O1,O2", "O1,O2", NULL},   {ORDO_OPTION_STRING, "", "any text", "any text"},
+      {ORDO_OPTION_STRING, "", "", NULL},           {ORDO_OPTION_STRING, "", "\xff", NULL},
+      {ORDO_OPTION_STRING, "a,b", "c", NULL},       {ORDO_OPTION_DTYPE, "", "bf16", "bf16"},
+      {ORDO_OPTION_DTYPE, "", "bfloat16", "bf16"},  {ORDO_OPTION_DTYPE, "", "float32", "f32"},
+      {ORDO_OPTION_DTYPE, "", "f8", NULL},          {ORDO_OPTION_DTYPE, "f32,bf16", "fp32", "f32"},
+      {ORDO_OPTION_DTYPE, "f32,bf16", "f16", NULL},
   };
   check(rows, G_N_ELEMENTS(rows));
 }

@@ -157,6 +157,28 @@ static void a_place_that_others_can_write_is_refused_unless_allowed(void **state
   assert_int_equal(ordo_registry_flags(p->registry) & ORDO_CONTEXT_ALLOW_INSECURE, 0);
 }
 
+static gboolean unreadable_place_is_reported(const void *data)
+{
+  place p = *(const place *)data;
+  scan(&p);
+  g_autofree char *report = ordo_registry_search_report(p.registry);
+  gboolean good = ordo_registry_count(p.registry) == 1 && ordo_errors_count(p.errors) == 1 &&
+                  strcmp(ordo_errors_at(p.errors, 0)->code, "E-PLUGIN-PATH") == 0 && strstr(report, "cannot be read: permission denied");
+  ordo_registry_free(p.registry); /* of the child's copy of the place */
+  return good;
+}
+
+static void an_unreadable_place_does_not_hide_the_others(void **state)
+{
+  place *p = *state;
+  add(p->a, "x", "one", "1.0.0", NULL);
+  add(p->b, "y", "two", "1.0.0", NULL);
+  assert_int_equal(chmod(p->root, 0755), 0);
+  assert_false(as_ordinary_user(unreadable_place_is_reported, p));
+  assert_int_equal(chmod(p->a, 0), 0);
+  assert_true(as_ordinary_user(unreadable_place_is_reported, p));
+}
+
 static void the_highest_version_wins_wherever_it_stands(void **state)
 {
   place *p = *state;
@@ -328,6 +350,7 @@ int main(void)
       cmocka_unit_test_setup_teardown(a_plugin_is_listed_with_all_that_its_note_says, set_up, tear_down),
       cmocka_unit_test_setup_teardown(every_bad_file_is_listed_with_its_reason, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_place_that_others_can_write_is_refused_unless_allowed, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(an_unreadable_place_does_not_hide_the_others, set_up, tear_down),
       cmocka_unit_test_setup_teardown(the_highest_version_wins_wherever_it_stands, set_up, tear_down),
       cmocka_unit_test_setup_teardown(the_same_version_twice_is_a_warning_and_the_earlier_place_wins, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_refused_file_shadows_nobody, set_up, tear_down),

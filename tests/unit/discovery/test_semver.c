@@ -7,9 +7,26 @@ static void versions_rise_in_the_order_of_the_standard(void **state)
 {
   (void)state;
   /* semver.org 2.0.0, items 11.2 to 11.4, and neighbours. */
-  static const char *const rising[] = {"0.9.9",        "1.0.0-0",          "1.0.0-2",          "1.0.0-10",      "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta",
-                                       "1.0.0-beta",   "1.0.0-beta.2",     "1.0.0-beta.11",    "1.0.0-rc.1",    "1.0.0",       "1.0.1",         "1.2.0",
-                                       "1.10.0",       "2.0.0",            "10.0.0",           "99999999999999999999.0.0", "100000000000000000000.0.0"};
+  static const char *const rising[] = {"0.9.9",
+                                       "1.0.0-0",
+                                       "1.0.0-2",
+                                       "1.0.0-10",
+                                       "1.0.0--a",
+                                       "1.0.0-alpha",
+                                       "1.0.0-alpha.1",
+                                       "1.0.0-alpha.beta",
+                                       "1.0.0-beta",
+                                       "1.0.0-beta.2",
+                                       "1.0.0-beta.11",
+                                       "1.0.0-rc.1",
+                                       "1.0.0",
+                                       "1.0.1",
+                                       "1.2.0",
+                                       "1.10.0",
+                                       "2.0.0",
+                                       "10.0.0",
+                                       "99999999999999999999.0.0",
+                                       "100000000000000000000.0.0"};
   for (gsize i = 0; i < G_N_ELEMENTS(rising); i++)
     for (gsize j = 0; j < G_N_ELEMENTS(rising); j++) {
       int order = ordo_semver_compare(rising[i], rising[j]);
