@@ -8,10 +8,21 @@
 
 #define DECAY 0.95 /* of the average rate; the first step, which pays for warm-up, is left out */
 
+/* Open MPI gives each rank a terminal of its own even when mpirun writes to a file, so the launcher says what it writes to. */
+static int on_a_terminal(void)
+{
+  const char *launcher = g_getenv("ORDO_STDOUT_TTY");
+  if (g_strcmp0(g_getenv("TERM"), "dumb") == 0)
+    return 0;
+  if (launcher)
+    return strcmp(launcher, "1") == 0;
+  return !g_getenv("OMPI_COMM_WORLD_SIZE") && isatty(STDOUT_FILENO);
+}
+
 ordo_status ordo_metrics_open(ordo_metrics *metrics, const char *path, const char *progress, ordo_problems *problems)
 {
   metrics->plugin = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
-  metrics->bar = strcmp(progress, "bar") == 0 || (strcmp(progress, "auto") == 0 && isatty(STDOUT_FILENO) && g_strcmp0(g_getenv("TERM"), "dumb") != 0);
+  metrics->bar = strcmp(progress, "bar") == 0 || (strcmp(progress, "auto") == 0 && on_a_terminal());
   metrics->quiet = strcmp(progress, "none") == 0;
   if (!path)
     return ORDO_OK;
@@ -98,7 +109,7 @@ static void print_line(const ordo_metrics *metrics, const ordo_step_outcome *o, 
 {
   g_autoptr(GString) line = g_string_new(metrics->bar ? "\r" : "");
   g_string_append_printf(line, "step %5" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "  loss %.6f  gnorm %.4f  lr %.3e  %.0f tok/s  %.1f ms", o->result.step, metrics->steps, o->loss,
-                         o->result.grad_norm, o->lr, metrics->average_weight > 0 ? metrics->average / metrics->average_weight : o->result.weight / seconds, seconds * 1e3);
+                         o->result.grad_norm, o->lr, metrics->average_weight > 0 ? metrics->average / metrics->average_weight : metrics->tokens_per_step / seconds, seconds * 1e3);
   if (metrics->peak > 0)
     g_string_append_printf(line, "  mfu %.1f%%", 100.0 * mfu);
   g_string_append_printf(line, "  comm %.1f%%  rss %.0f MiB%s", 100.0 * o->result.comm_seconds / seconds, (double)ordo_metrics_resident() / 1048576.0, o->result.skipped ? "  skipped" : "");
@@ -109,13 +120,13 @@ static void print_line(const ordo_metrics *metrics, const ordo_step_outcome *o, 
 
 ordo_status ordo_metrics_step(ordo_metrics *metrics, const ordo_step_outcome *outcome, double seconds, ordo_problems *problems)
 {
-  double rate = outcome->result.weight / seconds;
+  double rate = metrics->tokens_per_step / seconds;
   double mfu = metrics->peak > 0 ? rate * metrics->flops_per_token / (metrics->peak * metrics->ranks) : 0.0;
   gboolean due = outcome->result.step % metrics->interval == 0 || outcome->result.step == metrics->steps;
   ordo_status status = ORDO_OK;
   metrics->seconds += seconds;
   metrics->comm_seconds += outcome->result.comm_seconds;
-  metrics->tokens += outcome->result.weight;
+  metrics->tokens += metrics->tokens_per_step;
   metrics->last_loss = outcome->loss;
   if (outcome->result.step > 1) {
     metrics->average = DECAY * metrics->average + (1.0 - DECAY) * rate;

@@ -16,6 +16,7 @@ typedef struct ordo_metrics {
   int64_t steps;    /* of the run */
   double peak;      /* GEMM FLOP per second of one rank, 0 if not measured */
   double flops_per_token;
+  double tokens_per_step; /* computed over all ranks, counted in the loss or not */
   int32_t ranks;
   GHashTable *plugin; /* "ddp.overlap" -> double*, since the last step */
   double average;     /* tokens per second, exponential, bias-corrected */

@@ -59,7 +59,7 @@ static ordo_status generate(ordo_embed *embed, struct llama_cache *cache, GArray
   int64_t vocab = llama_get_config(ordo_embed_llama(embed))->vocab;
   g_autofree float *logits = g_new(float, (gsize)vocab);
   uint64_t key = ordo_random_key(sampling->seed, "generate");
-  for (guint i = g_array_index(ids, int32_t, 0) == begin; emit && i < ids->len; i++)
+  for (guint i = 0; emit && i < ids->len; i++)
     emit(ctx, i ? g_array_index(ids, int32_t, i - 1) : -1, g_array_index(ids, int32_t, i));
   while (ids->len <= (guint64)positions) {
     int64_t done = llama_cache_length(cache);

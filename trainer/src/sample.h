@@ -17,7 +17,7 @@ typedef struct ordo_sampling {
  * the probability. */
 int32_t ordo_sample_token(const float *logits, int64_t vocab, const ordo_sampling *sampling, double uniform);
 /* Appends to ids (int32_t, a prompt of at least one) until it holds positions + 1 tokens: `positions` of them are computed. `emit`
- * is called for each token, prompt included, but not for a begin token in front; may be null. Collective over the session. Errors: in the context. */
+ * is called for each token, prompt included; may be null. Collective over the session. Errors: in the context. */
 ordo_status ordo_generate(ordo_embed *embed, GArray *ids, int64_t positions, const ordo_sampling *sampling, int32_t begin,
                           void (*emit)(void *ctx, int32_t previous, int32_t id), void *ctx);
 /* The ids that a prompt stands for. Bytes have no begin token here (texts are trained without it): an empty prompt is a line end. */

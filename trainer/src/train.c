@@ -120,6 +120,7 @@ static ordo_status open_outputs(ordo_run *run, training *t)
   t->metrics.interval = ordo_config_int(run->config, ORDO_KEY_log_interval);
   t->metrics.steps = ordo_config_int(run->config, ORDO_KEY_train_steps);
   t->metrics.ranks = run->ranks;
+  t->metrics.tokens_per_step = (double)(ordo_config_int(run->config, ORDO_KEY_train_batch) * t->data.seq_len);
   t->metrics.flops_per_token = ordo_metrics_flops_per_token(&run->weights->config, t->data.seq_len);
   ordo_status status = ordo_metrics_open(&t->metrics, metrics, writes ? text_of(run, ORDO_KEY_log_progress) : "none", &run->problems);
   if (status == ORDO_OK && validation && !(t->validation_file = fopen(validation, "we")))

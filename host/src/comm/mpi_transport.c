@@ -119,8 +119,8 @@ ordo_status ordo_descriptor_mismatch(ordo_request *request, const ordo_mpi_link 
   return ordo_hub_fail(request->channel->hub, ORDO_E_MISMATCH, "E-COMM-MISMATCH", request->channel->name,
                        "all ranks of an axis must start the same collectives in the same order",
                        "Compare the reports of recent collectives of the named ranks.",
-                       "on '%s' rank %d started %s, but rank %d started %s", request->channel->name, link->peers[link->rank].world_rank, mine,
-                       link->peers[other].world_rank, other_text);
+                       "on '%s' rank %d started %s, but rank %d started %s", request->channel->name, link->peers[link->rank].world_rank,
+                       mine, link->peers[other].world_rank, other_text);
 }
 
 /* Start of the slice of rank `i` when `n` elements are divided among `size` ranks. */
@@ -302,8 +302,8 @@ static ordo_status advance_staged(ordo_mpi_link *link, ordo_request *request, or
   gboolean waiting = FALSE;
   int rc = MPI_SUCCESS;
   if (!x->scratch && (x->scratch = malloc((size_t)CHUNK_BYTES + 8u * (size_t)link->size * 8u)) == NULL)
-    return ordo_hub_fail(request->channel->hub, ORDO_E_NOMEM, "E-COMM-ARGUMENT", request->channel->name, "the system has no memory left", "",
-                         "no memory for a chunk of a reduction on '%s'", request->channel->name);
+    return ordo_hub_fail(request->channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", request->channel->name, "the system has no memory left",
+                         "", "no memory for a chunk of a reduction on '%s'", request->channel->name);
   while (rc == MPI_SUCCESS && !waiting && !(x->stage == STAGE_NONE && x->offset >= request->c.count))
     rc = advance_stage(link, request, x, &waiting);
   *finished = rc == MPI_SUCCESS && !waiting;

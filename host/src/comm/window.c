@@ -29,7 +29,7 @@ typedef struct window_request {
   uint64_t sequence;
   uint64_t target; /* ticks of all ranks that the next phase waits for */
   int way, phase;
-  int64_t offset, chunk; /* staged: elements done, elements in flight */
+  int64_t offset, chunk;   /* staged: elements done, elements in flight */
   ordo_exchange *exchange; /* pairs and all_to_all */
 } window_request;
 
@@ -400,12 +400,12 @@ static ordo_status window_watch(ordo_channel *channel)
     if (state && state->way == WAY_NONE && (status = choose_way(w, oldest, state)) != ORDO_OK)
       return status;
     return ordo_hub_fail(channel->hub, theirs,
-                           theirs == ORDO_E_TIMEOUT     ? "E-COMM-TIMEOUT"
-                           : theirs == ORDO_E_PEER_LOST ? "E-COMM-PEER-LOST"
-                                                        : "E-COMM-MISMATCH",
-                           channel->name, "a session ends on all ranks when it ends on one", "Look at the error of that rank.",
-                           "rank %d gave up while rank %d waited for it on '%s'; its own error says why", w->link.peers[i].world_rank,
-                           w->link.peers[w->link.rank].world_rank, channel->name);
+                         theirs == ORDO_E_TIMEOUT     ? "E-COMM-TIMEOUT"
+                         : theirs == ORDO_E_PEER_LOST ? "E-COMM-PEER-LOST"
+                                                      : "E-COMM-MISMATCH",
+                         channel->name, "a session ends on all ranks when it ends on one", "Look at the error of that rank.",
+                         "rank %d gave up while rank %d waited for it on '%s'; its own error says why", w->link.peers[i].world_rank,
+                         w->link.peers[w->link.rank].world_rank, channel->name);
   }
   return ORDO_OK;
 }

@@ -49,8 +49,8 @@ static int act(const char *scenario, gboolean plain)
   ordo_request *outstanding = NULL, *never = NULL;
   void *memory = NULL;
   static float second[5000];
-  if (ordo_comm_mpi_create(&context, MPI_COMM_NULL, &options, &p) != ORDO_OK || p->split(p->ctx, 0, p->rank, p->size, "ddp", &comm) != ORDO_OK ||
-      comm->alloc(comm->ctx, 20000, &memory) != ORDO_OK)
+  if (ordo_comm_mpi_create(&context, MPI_COMM_NULL, &options, &p) != ORDO_OK ||
+      p->split(p->ctx, 0, p->rank, p->size, "ddp", &comm) != ORDO_OK || comm->alloc(comm->ctx, 20000, &memory) != ORDO_OK)
     return 1;
   double begin = seconds();
   ordo_status status;
@@ -71,14 +71,16 @@ static int act(const char *scenario, gboolean plain)
   g_autofree char *text = g_strdup(p->error_text(p->ctx)), *report = p->report(p->ctx);
   begin = seconds();
   /* Dead is dead: each call gives the same status at once. */
-  gboolean same = comm->start(comm->ctx, &(ordo_collective){.struct_size = sizeof(ordo_collective), .kind = ORDO_BARRIER}, &never) == status && !never;
+  gboolean same =
+      comm->start(comm->ctx, &(ordo_collective){.struct_size = sizeof(ordo_collective), .kind = ORDO_BARRIER}, &never) == status && !never;
   same = same && (!outstanding || comm->wait(comm->ctx, outstanding) == status);
   same = same && comm->progress(comm->ctx) == status && comm->free(comm->ctx, memory) == status;
   gboolean in_report = strstr(report, "failed") != NULL || strstr(report, "started") != NULL;
   int rank = p->rank;
   p->release(p->ctx, comm);
   ordo_comm_provider_destroy(p);
-  printf("rank %d status %d waited %.2f after %.2f same %d report %d text %s\n", rank, status, waited, seconds() - begin, same, in_report, text);
+  printf("rank %d status %d waited %.2f after %.2f same %d report %d text %s\n", rank, status, waited, seconds() - begin, same, in_report,
+         text);
   fflush(stdout);
   sleep_seconds(strcmp(scenario, "late") == 0 ? 6 : 1); /* leave only after the others have seen what they must see */
   ordo_errors_free(context.errors);
@@ -95,8 +97,18 @@ typedef struct outcome {
 static void play(const char *scenario, gboolean plain, outcome outcomes[RANKS])
 {
   g_autofree char *output = NULL;
-  char *arguments[] = {(char *)"mpirun", (char *)"--allow-run-as-root", (char *)"--oversubscribe", (char *)"--enable-recovery", (char *)"--quiet",
-                       (char *)"-n", (char *)"3", program, (char *)"rank", (char *)scenario, (char *)(plain ? "plain" : "window"), NULL};
+  char *arguments[] = {(char *)"mpirun",
+                       (char *)"--allow-run-as-root",
+                       (char *)"--oversubscribe",
+                       (char *)"--enable-recovery",
+                       (char *)"--quiet",
+                       (char *)"-n",
+                       (char *)"3",
+                       program,
+                       (char *)"rank",
+                       (char *)scenario,
+                       (char *)(plain ? "plain" : "window"),
+                       NULL};
   assert_true(g_spawn_sync(NULL, arguments, NULL, G_SPAWN_SEARCH_PATH | G_SPAWN_STDERR_TO_DEV_NULL, NULL, NULL, &output, NULL, NULL, NULL));
   g_auto(GStrv) lines = g_strsplit(output, "\n", -1);
   for (int i = 0; i < RANKS; i++)
@@ -104,7 +116,8 @@ static void play(const char *scenario, gboolean plain, outcome outcomes[RANKS])
   for (int i = 0; lines[i]; i++) {
     int rank = 0;
     outcome o = {0};
-    if (sscanf(lines[i], "rank %d status %d waited %lf after %lf same %d report %d", &rank, &o.status, &o.waited, &o.after, &o.same, &o.report) == 6) {
+    if (sscanf(lines[i], "rank %d status %d waited %lf after %lf same %d report %d", &rank, &o.status, &o.waited, &o.after, &o.same,
+               &o.report) == 6) {
       o.text = g_strdup(strstr(lines[i], "text ") + 5);
       outcomes[rank] = o;
     }
@@ -129,7 +142,10 @@ static void different_collectives_are_named(void **state)
 {
   static const struct {
     const char *scenario, *theirs;
-  } rows[] = {{"kind", "broadcast of 5000 f32 from 0"}, {"count", "all_reduce sum of 4999 f32"}, {"dtype", "all_reduce sum of 5000 i32"}, {"op", "all_reduce max of 5000 f32"}};
+  } rows[] = {{"kind", "broadcast of 5000 f32 from 0"},
+              {"count", "all_reduce sum of 4999 f32"},
+              {"dtype", "all_reduce sum of 5000 i32"},
+              {"op", "all_reduce max of 5000 f32"}};
   (void)state;
   for (size_t i = 0; i < G_N_ELEMENTS(rows); i++)
     for (int plain = 0; plain < 2; plain++) {
