@@ -147,7 +147,7 @@ void doctor_blas(GPtrArray *checks)
   const char *const command[] = {train, "--blas-info", NULL};
   g_autofree char *text = output_of(command, &errors);
   if (text) {
-    doctor_add(checks, DOCTOR_GOOD, "blas", "%s", text);
+    doctor_add(checks, strstr(text, "FALLBACK") ? DOCTOR_BROKEN : DOCTOR_GOOD, "blas", "%s", text);
     doctor_add(checks, DOCTOR_GOOD, "blas setting", "%s", *set ? set : "as in the environment");
   } else {
     doctor_add(checks, DOCTOR_BROKEN, "blas", "the self-test failed: %s",

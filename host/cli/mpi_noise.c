@@ -101,6 +101,20 @@ static gboolean read_exit(cli_noise *noise, const char *text)
   return TRUE;
 }
 
+/* "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 3." (4) or "... Errorcode: 3" (5): the rank has said why.
+ */
+static gboolean read_abort(cli_noise *noise, const char *text)
+{
+  const char *rank = strstr(text, "MPI_ABORT was invoked on rank ");
+  const char *code = rank ? strstr(rank, "rrorcode") : NULL;
+  if (!code)
+    return FALSE;
+  code += strlen("rrorcode");
+  noise->rank = atoi(rank + strlen("MPI_ABORT was invoked on rank "));
+  noise->exit_code = atoi(code + strspn(code, ": "));
+  return TRUE;
+}
+
 static gboolean is_aborted(const char *text)
 {
   return strstr(text, "the job has been aborted") != NULL && strstr(text, "non-zero exit") != NULL;
@@ -112,7 +126,7 @@ static gboolean is_known(cli_noise *noise)
   for (char *p = flat; *p; p++)
     if (*p == '\n')
       *p = ' ';
-  return read_signal(noise, flat) || read_desertion(noise, flat) || read_exit(noise, noise->held->str) ||
+  return read_signal(noise, flat) || read_abort(noise, flat) || read_desertion(noise, flat) || read_exit(noise, noise->held->str) ||
          (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) || is_aborted(flat);
 }
 

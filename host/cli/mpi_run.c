@@ -20,14 +20,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAUSE_MS = 200, GRACE_SECONDS = 10 };
+enum { PAUSE_MS = 200, FINISH_SECONDS = 30, GRACE_SECONDS = 10 };
 
 typedef struct mpi_job {
   pid_t mpirun;
-  int errors;        /* read end of its standard error */
-  int signals;       /* signalfd */
-  int interrupted;   /* signal that we forwarded, 0 if none */
-  gint64 kill_after; /* monotonic microseconds, 0: never */
+  int errors;       /* read end of its standard error */
+  int signals;      /* signalfd */
+  int interrupted;  /* signal that we forwarded, 0 if none */
+  gint64 next_push; /* when the next stronger signal is due, monotonic microseconds; 0: never */
+  int pushes;       /* signals sent so far */
 } mpi_job;
 
 static int usable_cores(void)
@@ -74,22 +75,54 @@ static void become_mpirun(GPtrArray *args, int errors, const sigset_t *old_mask,
   _exit(127);
 }
 
+/* Sends a signal to the ranks, which are the children of mpirun on this machine. FALSE if there are none. */
+static gboolean signal_ranks(pid_t mpirun, int signal_number)
+{
+  g_autofree char *tasks = g_strdup_printf("/proc/%d/task", (int)mpirun);
+  g_autoptr(GDir) directory = g_dir_open(tasks, 0, NULL);
+  gboolean any = FALSE;
+  const char *task;
+  while (directory && (task = g_dir_read_name(directory))) {
+    g_autofree char *path = g_build_filename(tasks, task, "children", NULL);
+    g_autofree char *text = NULL;
+    if (!g_file_get_contents(path, &text, NULL, NULL))
+      continue;
+    g_auto(GStrv) pids = g_strsplit(g_strstrip(text), " ", -1);
+    for (char **pid = pids; *pid; pid++)
+      if (atoi(*pid) > 1)
+        any |= kill(atoi(*pid), signal_number) == 0;
+  }
+  return any;
+}
+
+/* mpirun kills its ranks about a second after it gets a signal, which is too soon to save a model. So the first signal goes to the ranks
+ * themselves, which end after their step; the next one, or half a minute, ends mpirun, and then it is killed. */
+static void push(mpi_job *job, int signal_number)
+{
+  int seconds = GRACE_SECONDS;
+  job->pushes++;
+  if (job->pushes == 1 && signal_ranks(job->mpirun, signal_number))
+    seconds = FINISH_SECONDS;
+  else if (job->pushes <= 2)
+    kill(job->mpirun, SIGTERM);
+  else
+    killpg(job->mpirun, SIGKILL);
+  job->next_push = g_get_monotonic_time() + seconds * G_USEC_PER_SEC;
+}
+
 static void take_signal(mpi_job *job)
 {
   struct signalfd_siginfo info;
-  if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info || info.ssi_signo == SIGCHLD)
+  if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info)
     return;
   job->interrupted = (int)info.ssi_signo;
-  kill(job->mpirun, job->interrupted == SIGHUP ? SIGTERM : job->interrupted);
-  job->kill_after = g_get_monotonic_time() + GRACE_SECONDS * G_USEC_PER_SEC;
+  push(job, job->interrupted == SIGHUP ? SIGTERM : job->interrupted);
 }
 
 static void end_stubborn(mpi_job *job)
 {
-  if (job->kill_after && g_get_monotonic_time() > job->kill_after) {
-    killpg(job->mpirun, SIGKILL);
-    job->kill_after = 0;
-  }
+  if (job->next_push && g_get_monotonic_time() > job->next_push)
+    push(job, SIGTERM);
 }
 
 /* Passes the error stream on until it ends; returns the wait status of mpirun. */
@@ -157,7 +190,7 @@ int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command)
     cli_error(cli, "E-RUN-LAUNCH", "mpirun could not be started", NULL, g_strerror(errno), NULL);
     return CLI_FAILED;
   }
-  setenv("ORDO_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1); /* mpirun gives every rank a terminal of its own */
+  setenv("ORDO_STDOUT_TTY", isatty(STDOUT_FILENO) ? "1" : "0", 1); /* mpirun gives every rank a terminal of its own */
   fflush(stdout);
   job.errors = ends[0];
   job.mpirun = fork();

@@ -31,14 +31,14 @@ int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int 
 {
   int rank, signal_number, exit_code;
   cli_noise_verdict(noise, &rank, &signal_number, &exit_code);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+    return CLI_DONE;
   if (interrupted) {
     fprintf(stderr, "ordo: ended by signal %d (%s); all ranks were told to end\n", interrupted, strsignal(interrupted));
     return 128 + interrupted;
   }
   if (signal_number)
     return rank_lost(cli, ranks, rank, signal_number);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-    return CLI_DONE;
   int code = exit_code >= 0 ? exit_code : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   if (exit_code > 0 && code <= CLI_REFUSED)
     return code; /* the rank has said why */

@@ -288,7 +288,7 @@ static ordo_status start_bucket(ddp_reducer *reducer, ddp_bucket *bucket)
   ordo_status status = complete_bucket(reducer, bucket);
   if (status != ORDO_OK)
     return status;
-  double entered = ddp_stats_enter(&reducer->stats);
+  ddp_stats_comm_begin(&reducer->stats);
   if (reducer->hook != NULL) {
     bucket->info.step = reducer->step;
     bucket->info.divide_factor = reducer->divide_factor;
@@ -300,7 +300,6 @@ static ordo_status start_bucket(ddp_reducer *reducer, ddp_bucket *bucket)
     c.label = bucket->label;
     status = reducer->comm->start(reducer->comm->ctx, &c, &bucket->request);
   }
-  ddp_stats_leave(&reducer->stats, entered);
   return status;
 }
 
@@ -368,7 +367,6 @@ static void settle(ddp_reducer *reducer)
 static ordo_status finish_buckets(ddp_reducer *reducer)
 {
   ordo_status first = ORDO_OK;
-  double entered = ddp_stats_enter(&reducer->stats);
   for (uint32_t b = 0; b < reducer->next; b++) {
     ddp_bucket *bucket = &reducer->buckets[b];
     if (bucket->info.numel == 0)
@@ -377,7 +375,7 @@ static ordo_status finish_buckets(ddp_reducer *reducer)
                                                : reducer->comm->wait(reducer->comm->ctx, bucket->request);
     first = first == ORDO_OK ? status : first;
   }
-  ddp_stats_leave(&reducer->stats, entered);
+  ddp_stats_comm_end(&reducer->stats);
   return first;
 }
 

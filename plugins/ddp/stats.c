@@ -1,7 +1,8 @@
 /* stats.c - overlap statistics. See stats.h for the definitions.
  *
- * A collective on one node is work of this CPU, so time inside `start` counts as exposed, as waiting does; a number that only
- * looked at the final wait would call a blocking start perfectly overlapped.
+ * A collective on one node is work of this CPU: what start and progress take is taken from computing, so it counts as exposed as
+ * waiting does. The communicator knows that time, whoever called it; a number that only looked at the final wait would call
+ * a blocking start, or a wait inside the vote, perfectly overlapped.
  */
 #include "stats.h"
 
@@ -27,22 +28,28 @@ void ddp_stats_backward_end(ddp_stats *stats)
     stats->backward_end = stats->job->now(stats->job->ctx);
 }
 
-double ddp_stats_enter(ddp_stats *stats)
+static double busy_seconds(const ordo_job *job)
 {
-  if (!stats->due)
-    return 0.0;
-  double now = stats->job->now(stats->job->ctx);
-  if (stats->comm_begin < 0.0)
-    stats->comm_begin = now;
-  return now;
+  const ordo_comm *comm = job->axis->comm;
+  ordo_comm_stats totals = {.struct_size = sizeof totals};
+  comm->stats(comm->ctx, &totals);
+  return totals.busy_seconds;
 }
 
-void ddp_stats_leave(ddp_stats *stats, double entered)
+void ddp_stats_comm_begin(ddp_stats *stats)
 {
-  if (!stats->due)
+  if (!stats->due || stats->comm_begin >= 0.0)
+    return;
+  stats->comm_begin = stats->job->now(stats->job->ctx);
+  stats->busy_begin = busy_seconds(stats->job);
+}
+
+void ddp_stats_comm_end(ddp_stats *stats)
+{
+  if (!stats->due || stats->comm_begin < 0.0)
     return;
   stats->comm_end = stats->job->now(stats->job->ctx);
-  stats->exposed += stats->comm_end - entered;
+  stats->exposed = busy_seconds(stats->job) - stats->busy_begin;
 }
 
 void ddp_stats_report(ddp_stats *stats)

@@ -1,6 +1,7 @@
 /* fake_rank.c - stands for ordo-train in the tests of the launcher: an MPI program whose ranks end as they are told.
  *
- * Words: fine | exit CODE | desert | raise SIGNAL | wait FILE. Rank 1 (rank 0 if alone) misbehaves, the others wait for it.
+ * Words: fine | exit CODE | abort CODE | desert | raise SIGNAL | wait FILE | finish FILE. Rank 1 (rank 0 if alone) misbehaves, the others
+ * wait for it.
  */
 #include <mpi.h>
 #include <signal.h>
@@ -27,6 +28,13 @@ static void note_pid(const char *path)
   rename(part, path);
 }
 
+static volatile sig_atomic_t stopped;
+
+static void on_signal(int number)
+{
+  stopped = number;
+}
+
 int main(int argc, char **argv)
 {
   int rank = 0, size = 1;
@@ -36,6 +44,8 @@ int main(int argc, char **argv)
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (!strcmp(what, "finish"))
+    signal(SIGINT, on_signal);
   printf("rank %d of %d\n", rank, size);
   if (rank == 0) {
     printf("OPENBLAS_CORETYPE=%s OPENBLAS_NUM_THREADS=%s OMP_NUM_THREADS=%s\nwords", variable("OPENBLAS_CORETYPE"),
@@ -49,6 +59,9 @@ int main(int argc, char **argv)
     if (!strcmp(what, "exit")) {
       fprintf(stderr, "ending with %d\n", number);
       exit(number);
+    } else if (!strcmp(what, "abort")) {
+      fprintf(stderr, "ending with %d\n", number);
+      MPI_Abort(MPI_COMM_WORLD, number);
     } else if (!strcmp(what, "desert")) {
       _exit(0);
     } else if (!strcmp(what, "raise")) {
@@ -57,7 +70,15 @@ int main(int argc, char **argv)
     } else if (!strcmp(what, "wait")) {
       note_pid(argv[2]);
       pause();
+    } else if (!strcmp(what, "finish")) {
+      note_pid(argv[2]);
     }
+  }
+  if (!strcmp(what, "finish")) { /* a step that takes longer than mpirun would wait */
+    while (!stopped)
+      usleep(10000);
+    sleep(3);
+    printf("saved by rank %d\n", rank);
   }
   MPI_Barrier(MPI_COMM_WORLD);
   MPI_Finalize();

@@ -85,6 +85,7 @@ static void exit_codes_of_ranks_come_through(void **state)
     assert_null(strstr(o->err, "------"));
     assert_null(strstr(o->err, "E-RUN"));
   }
+  expect("train abort 3 --ranks 2", 3, "", "ending with 3");
   expect("train exit 77 --ranks 2", 1, "", "left the run with exit code 77");
   expect("train desert --ranks 2", 1, "", "E-RUN-RANK-LOST");
 }
@@ -105,32 +106,59 @@ static void a_killed_rank_ends_the_run(void **state)
   }
 }
 
-/* Ctrl-C at the launcher ends the ranks too. */
+/* Starts two ranks, waits until one has written its process id, interrupts the launcher; returns its exit code and that process id. */
+static int interrupted(const char *what, int *rank, char **out)
+{
+  g_autofree char *directory = g_dir_make_tmp("ordo-XXXXXX", NULL);
+  g_autofree char *pids = g_build_filename(directory, "pid", NULL);
+  char *argv[] = {(char *)g_getenv("ORDO_TEST_COMMAND"), (char *)"train", (char *)what, pids, (char *)"--ranks", (char *)"2", NULL};
+  g_auto(GStrv) environment = g_environ_setenv(g_get_environ(), "ORDO_LIBEXEC", g_getenv("ORDO_TEST_LIBEXEC"), TRUE);
+  g_autofree char *text = NULL;
+  g_autoptr(GString) said = g_string_new(NULL);
+  char buffer[512];
+  GPid pid;
+  int status = 0, output = -1;
+  ssize_t n;
+
+  assert_true(g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, NULL, NULL, &pid, NULL, &output, NULL, NULL));
+  for (int i = 0; i < 400 && !g_file_test(pids, G_FILE_TEST_EXISTS); i++)
+    g_usleep(50000);
+  assert_true(g_file_get_contents(pids, &text, NULL, NULL));
+  g_usleep(500000); /* the other rank installs its handler */
+  kill(pid, SIGINT);
+  while ((n = read(output, buffer, sizeof buffer)) > 0)
+    g_string_append_len(said, buffer, n);
+  close(output);
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status));
+  *rank = atoi(text);
+  *out = g_strdup(said->str);
+  unlink(pids);
+  rmdir(directory);
+  return WEXITSTATUS(status);
+}
+
+/* Ctrl-C at the launcher ends ranks that do not listen. */
 static void a_signal_reaches_the_ranks(void **state)
 {
   (void)state;
-  g_autofree char *directory = g_dir_make_tmp("ordo-XXXXXX", NULL);
-  g_autofree char *pids = g_build_filename(directory, "pid", NULL);
-  char *argv[] = {(char *)g_getenv("ORDO_TEST_COMMAND"), (char *)"train", (char *)"wait", pids, (char *)"--ranks", (char *)"2", NULL};
-  g_auto(GStrv) environment = g_environ_setenv(g_get_environ(), "ORDO_LIBEXEC", g_getenv("ORDO_TEST_LIBEXEC"), TRUE);
-  g_autofree char *text = NULL;
-  GPid pid;
-  int status = 0;
-
-  assert_true(g_spawn_async(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, NULL, NULL, &pid, NULL));
-  for (int i = 0; i < 200 && !g_file_test(pids, G_FILE_TEST_EXISTS); i++)
-    g_usleep(50000);
-  assert_true(g_file_get_contents(pids, &text, NULL, NULL));
-  kill(pid, SIGINT);
-  assert_int_equal(waitpid(pid, &status, 0), pid);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 128 + SIGINT);
-  int rank = atoi(text);
+  g_autofree char *out = NULL;
+  int rank = 0;
+  assert_int_equal(interrupted("wait", &rank, &out), 128 + SIGINT);
   for (int i = 0; i < 100 && kill(rank, 0) == 0; i++)
     g_usleep(50000);
   assert_int_equal(kill(rank, 0), -1);
-  unlink(pids);
-  rmdir(directory);
+}
+
+/* Ranks that listen get the time to finish and to save, which mpirun would not give them. */
+static void a_signal_leaves_time_to_save(void **state)
+{
+  (void)state;
+  g_autofree char *out = NULL;
+  int rank = 0;
+  assert_int_equal(interrupted("finish", &rank, &out), 0);
+  assert_non_null(strstr(out, "saved by rank 0"));
+  assert_non_null(strstr(out, "saved by rank 1"));
 }
 
 int main(void)
@@ -144,6 +172,7 @@ int main(void)
       cmocka_unit_test(exit_codes_of_ranks_come_through),
       cmocka_unit_test(a_killed_rank_ends_the_run),
       cmocka_unit_test(a_signal_reaches_the_ranks),
+      cmocka_unit_test(a_signal_leaves_time_to_save),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

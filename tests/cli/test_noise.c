@@ -73,7 +73,7 @@ static void an_exit_code_is_read(void **state)
       RULE
       "Primary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n" RULE
           RULE "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first "
-               "process to do so "
+      "process to do so "
       "was:\n\n  Process name: [[17105,1],3]\n  Exit code:    2\n" RULE,
       "", (verdict){3, 0, 2});
   expect(RULE "prterun detected that one or more processes exited with non-zero status,\nthus causing the job to be terminated. The first "
@@ -86,12 +86,25 @@ static void an_exit_code_is_read(void **state)
       "", (verdict){1, 0, 0});
 }
 
+static void an_abort_is_read(void **state)
+{
+  (void)state;
+  expect(RULE "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n\nNOTE: invoking MPI_ABORT causes Open "
+              "MPI to kill all "
+              "MPI processes.\n" RULE,
+         "", (verdict){1, 0, 3});
+  expect(RULE "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n  Proc: [[1,1],2]\n  Errorcode: 4\n\nNOTE: invoking "
+              "MPI_ABORT ...\n" RULE,
+         "", (verdict){2, 0, 4});
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ordinary_text_passes),
       cmocka_unit_test(a_signal_is_read),
       cmocka_unit_test(an_exit_code_is_read),
+      cmocka_unit_test(an_abort_is_read),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

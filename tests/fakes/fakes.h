@@ -76,6 +76,21 @@
 #define FAKE_TESTSTEP                                                                                                     \
   "id=teststep\nkind=strategy\nversion=1.0.0\nsummary=one observing step\nlicense=Apache-2.0\nmesh_axis=none\nsteps=strategy.wrap\n"
 
+/* Takes a data axis and reduces nothing. */
+#define FAKE_PASSIVE                                                                                                      \
+  "id=passive\nkind=strategy\nversion=1.0.0\nsummary=a data axis without a reducer\nlicense=Apache-2.0\nmesh_axis=data\n" \
+  "steps=strategy.wrap\n"
+
+/* tp without self_sharded: the host adds its default data strategy beside it. */
+#define FAKE_TP_PLAIN                                                                                                     \
+  "id=tp_plain\nkind=strategy\nversion=1.0.0\nsummary=a model axis that is not self-sharded\nlicense=Apache-2.0\nmesh_axis=model\n" \
+  "steps=strategy.partition\nreplaces_leaves=strategy.partition\n"
+
+/* Prepares the optimizer and replaces nothing; takes no axis. */
+#define FAKE_PREPARE                                                                                                      \
+  "id=prepare\nkind=strategy\nversion=1.0.0\nsummary=looks at the optimizer\nlicense=Apache-2.0\nmesh_axis=none\n"      \
+  "steps=strategy.prepare_optimizer\n"
+
 /* Needs somebody who provides masters, and refuses adapters. */
 #define FAKE_PICKY                                                                                                        \
   "id=picky\nkind=strategy\nversion=1.0.0\nsummary=has requirements\nlicense=Apache-2.0\nmesh_axis=none\nsteps=strategy.wrap\n" \

@@ -2,8 +2,8 @@
 """Writes tiny_llama.json: losses and gradients of small random Llamas in double precision, from PyTorch's autograd.
 
 Weights, ids and probe vectors come from a linear congruential sequence that the test repeats in C, so the file holds results
-only. Odd sizes on purpose: 3 heads on 1 key/value head, intermediate 19, sequences that do not fill or that exceed a block of
-attention rows. Run: make_tiny_llama.py > tiny_llama.json   (needs python3-torch)
+only. Odd sizes on purpose: 3 heads on 1 key/value head, 6 on 2 with heads * head_dim unlike hidden, intermediate 19, sequences that do
+not fill or that exceed a block of attention rows. Run: make_tiny_llama.py > tiny_llama.json   (needs python3-torch)
 """
 import json
 import math
@@ -14,8 +14,10 @@ CASES = [
     {"name": "untied", "tied": False, "batch": 2, "seq": 17, "masked": True},
     {"name": "tied", "tied": True, "batch": 3, "seq": 5, "masked": False},
     {"name": "long", "tied": True, "batch": 1, "seq": 131, "masked": True},
+    {"name": "grouped", "tied": False, "batch": 2, "seq": 9, "masked": True, "heads": 6, "kv_heads": 2, "head_dim": 6},
 ]
-SIZES = {"vocab": 37, "hidden": 24, "intermediate": 19, "layers": 2, "heads": 3, "kv_heads": 1, "head_dim": 8, "max_positions": 160, "rms_eps": 1e-5, "rope_theta": 500.0}
+DEFAULTS = {"vocab": 37, "hidden": 24, "intermediate": 19, "layers": 2, "heads": 3, "kv_heads": 1, "head_dim": 8, "max_positions": 160, "rms_eps": 1e-5, "rope_theta": 500.0}
+SIZES = dict(DEFAULTS)  # of the case that is running
 
 
 class Sequence:
@@ -89,6 +91,8 @@ def token_losses(w, ids, targets):
 
 
 def run(case):
+    SIZES.update(DEFAULTS)
+    SIZES.update({key: value for key, value in case.items() if key in DEFAULTS})
     sequence = Sequence(20240101)
     w = make_weights(case["tied"], sequence)
     n = case["batch"] * case["seq"]
@@ -104,7 +108,7 @@ def run(case):
         g = weight.grad.flatten()
         probe = Sequence(7)
         gradients[name] = {"l2": g.norm().item(), "probe": sum(probe.uniform() * x for x in g.tolist()), "first": g[0].item(), "last": g[-1].item()}
-    return {**case, "loss_sum": losses.sum().item(), "nll": losses.tolist(), "count": sum(t != -100 for t in targets), "gradients": gradients}
+    return {**case, "sizes": dict(SIZES), "loss_sum": losses.sum().item(), "nll": losses.tolist(), "count": sum(t != -100 for t in targets), "gradients": gradients}
 
 
-print(json.dumps({"made_by": "make_tiny_llama.py", "torch": torch.__version__, "sizes": SIZES, "cases": [run(case) for case in CASES]}, indent=1))
+print(json.dumps({"made_by": "make_tiny_llama.py", "torch": torch.__version__, "cases": [run(case) for case in CASES]}, indent=1))

@@ -178,6 +178,8 @@ static int check_forward(struct llama *model, const struct llama_forward_args *a
   if (args->batch < 1 || args->seq < 1 || args->seq > room->seq || args->batch > room->batch)
     return llama_fail(model, LLAMA_E_INVALID, "batch %lld x sequence %lld: room was reserved for %lld x %lld", (long long)args->batch,
                       (long long)args->seq, (long long)room->batch, (long long)room->seq);
+  if (args->ids == NULL)
+    return llama_fail(model, LLAMA_E_INVALID, "forward without ids");
   if (args->keep && (!room->train || args->targets == NULL))
     return llama_fail(model, LLAMA_E_STATE, "a forward to be followed by backward needs targets and a reservation for training");
   int status = llama_check_ids(model, args->batch * args->seq, args->ids, 0);
@@ -189,11 +191,11 @@ static int check_forward(struct llama *model, const struct llama_forward_args *a
 int llama_forward(struct llama *model, struct llama_forward_args *args)
 {
   struct llama_room *room = &model->room;
-  int64_t rows = args->batch * args->seq;
   int status = check_forward(model, args);
   model->kept_batch = 0;
   if (status != LLAMA_OK)
     return status;
+  int64_t rows = args->batch * args->seq;
   room->pass.batch = args->batch;
   room->pass.seq = args->seq;
   room->pass.first = 0;

@@ -266,12 +266,28 @@ static void finish(ordo_run *run)
   ordo_problems_clear(&run->problems);
 }
 
+/* `--blas-info`: the kernels a run would get, for `ordo doctor`. */
+static int blas_info(char **argv)
+{
+  struct blas_core_report report = {0};
+  char reason[300] = "";
+  if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
+    fprintf(stderr, "%s\n", reason);
+    return ordo_exit_code(ORDO_E_UNAVAILABLE);
+  }
+  printf("OpenBLAS core %s%s, self-test at %.2g of its tolerance, %.0f GFLOP/s on one core\n", report.name,
+         report.fallback ? " (a FALLBACK: this processor can do better; set OPENBLAS_CORETYPE)" : "", report.self_test, blas_core_peak(0.2) / 1e9);
+  return 0;
+}
+
 int ordo_run_main(const ordo_verb *verb, int argc, char **argv, void *state)
 {
   ordo_run run = {.verb = verb->letter, .ranks = 1};
   char reason[300] = "";
   int help = 0, code;
   ordo_status status;
+  if (argc == 2 && !strcmp(argv[1], "--blas-info"))
+    return blas_info(argv);
   ordo_problems_init(&run.problems);
   run.config = ordo_config_new(verb->letter);
   run.under_mpi = started_by_mpi(&run.rank);

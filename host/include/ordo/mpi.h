@@ -1,7 +1,8 @@
 /* ordo/mpi.h - the MPI provider: the one header that needs <mpi.h>.
  *
  * MPI is initialised only if nobody did, and finalised only by who initialised it. The caller's communicator is duplicated,
- * errors on the duplicate return. Ranks of one node exchange through a shared window, nodes through MPI.
+ * errors on the duplicate return. A provider that started MPI ends it when destroyed (unless the session died: ending would wait for
+ * the lost rank), so destroy it after all others. Ranks of one node exchange through a shared window, nodes through MPI.
  */
 #ifndef ORDO_MPI_H
 #define ORDO_MPI_H

@@ -44,8 +44,8 @@ static ordo_status split_failed(const ordo_comm_provider *provider, ordo_status 
   if (ordo_errors_count(errors) > 0)
     return status;
   return ordo_errors_push(errors, status, status == ORDO_E_PEER_LOST ? "E-COMM-PEER-LOST" : "E-MESH-SIZE", name, text,
-                          "See the reason; every rank must be alive and pass the same mesh.", "the communicator of axis '%s' could not be made by provider '%s'",
-                          name, provider->name);
+                          "See the reason; every rank must be alive and pass the same mesh.",
+                          "the communicator of axis '%s' could not be made by provider '%s'", name, provider->name);
 }
 
 /* This rank's coordinate on each axis, and the colour: the world rank with that coordinate set to 0. */
@@ -65,7 +65,8 @@ static ordo_status add_axis(const ordo_comm_provider *provider, const ordo_axis_
   return ORDO_OK;
 }
 
-ordo_status ordo_axes_create(const ordo_comm_provider *provider, const ordo_axis_spec *specs, size_t n, ordo_errors *errors, ordo_mesh **mesh)
+ordo_status ordo_axes_create(const ordo_comm_provider *provider, const ordo_axis_spec *specs, size_t n, ordo_errors *errors,
+                             ordo_mesh **mesh)
 {
   *mesh = NULL;
   if (n > ORDO_MAX_AXES)
@@ -154,6 +155,6 @@ ordo_status ordo_axes_agree(const ordo_comm *world, const char *digest, const ch
     return status;
   g_autofree char *ranks = name_the_different(all, world->size);
   return ordo_errors_push(errors, ORDO_E_MISMATCH, "E-PLAN-DIGEST", what, "every rank must plan from the same plugins and configuration",
-                          "Compare `ordo plan --digest` on the named rank with another one.", "the %s differs on rank %s (this rank has %.16s)",
-                          what, ranks, digest);
+                          "Compare `ordo plan --digest` on the named rank with another one.",
+                          "the %s differs on rank %s (this rank has %.16s)", what, ranks, digest);
 }

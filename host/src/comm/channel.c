@@ -267,7 +267,7 @@ static ordo_status channel_alloc(void *ctx, size_t bytes, void **memory)
   if (channel->transport->alloc)
     return channel->transport->alloc(channel, bytes, memory);
   if (bytes > SIZE_MAX - 63 || (*memory = aligned_alloc(64, MAX((bytes + 63) & ~(size_t)63, (size_t)64))) == NULL)
-    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-ARGUMENT", channel->name, "the system has no memory left",
+    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", channel->name, "the system has no memory left",
                          "Use smaller buckets or more ranks.", "no memory for a buffer of %zu bytes on '%s'", bytes, channel->name);
   memset(*memory, 0, bytes);
   return ORDO_OK;
@@ -281,7 +281,7 @@ static ordo_status channel_release(void *ctx, void *memory)
   if (channel->transport->free)
     return channel->transport->free(channel, memory);
   free(memory);
-  return ORDO_OK;
+  return channel->hub->dead;
 }
 
 static void channel_stats(void *ctx, ordo_comm_stats *stats)
@@ -289,14 +289,14 @@ static void channel_stats(void *ctx, ordo_comm_stats *stats)
   ordo_channel *channel = ctx;
   size_t size = MIN(stats->struct_size, sizeof *stats);
   if (size > sizeof stats->struct_size)
-    memcpy((char *)stats + sizeof stats->struct_size, (char *)&channel->stats + sizeof stats->struct_size, size - sizeof stats->struct_size);
+    memcpy((char *)stats + sizeof stats->struct_size, (char *)&channel->stats + sizeof stats->struct_size,
+           size - sizeof stats->struct_size);
 }
 
 ordo_channel *ordo_channel_new(ordo_hub *hub, const char *name, int32_t rank, int32_t size, const ordo_transport *transport, void *state)
 {
   ordo_channel *channel = g_new0(ordo_channel, 1);
-  ordo_comm table = {sizeof(ordo_comm), channel,      rank,         size,
-                     channel_start,     channel_test, channel_wait, channel_progress,
+  ordo_comm table = {sizeof(ordo_comm), channel,         rank,         size, channel_start, channel_test, channel_wait, channel_progress,
                      channel_alloc,     channel_release, channel_stats};
   channel->table = table;
   channel->hub = hub;

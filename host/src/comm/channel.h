@@ -19,10 +19,10 @@ typedef struct ordo_hub {
   ordo_status dead;            /* ORDO_OK while alive */
   char *error_text;
   ordo_recent recent;
-  GPtrArray *channels;  /* ordo_channel, not owned */
+  GPtrArray *channels;     /* ordo_channel, not owned */
   gboolean oversubscribed; /* more ranks on this node than processors: waiting ranks must sleep */
-  uint64_t moves;       /* counts work done by transports, to tell waiting from working */
-  gint64 last_watch;    /* monotonic microseconds of the last look after peers */
+  uint64_t moves;          /* counts work done by transports, to tell waiting from working */
+  gint64 last_watch;       /* monotonic microseconds of the last look after peers */
 } ordo_hub;
 
 struct ordo_request {

@@ -62,7 +62,8 @@ uint64_t ordo_collective_bytes(const ordo_collective *c, int32_t size)
   }
 }
 
-static ordo_status refuse(ordo_channel *channel, const ordo_collective *c, const char *argument, const char *format, ...) G_GNUC_PRINTF(4, 5);
+static ordo_status refuse(ordo_channel *channel, const ordo_collective *c, const char *argument, const char *format, ...)
+    G_GNUC_PRINTF(4, 5);
 
 static ordo_status refuse(ordo_channel *channel, const ordo_collective *c, const char *argument, const char *format, ...)
 {

@@ -43,8 +43,9 @@ static void prepare_environment(void)
 
 static ordo_status unavailable(ordo_context *context, const char *why, const char *next)
 {
-  return context ? ordo_errors_push(context->errors, ORDO_E_UNAVAILABLE, "E-COMM-MPI", "MPI provider", why, next, "MPI cannot be used: %s", why)
-                 : ORDO_E_UNAVAILABLE;
+  return context
+             ? ordo_errors_push(context->errors, ORDO_E_UNAVAILABLE, "E-COMM-MPI", "MPI provider", why, next, "MPI cannot be used: %s", why)
+             : ORDO_E_UNAVAILABLE;
 }
 
 static ordo_status start_mpi(ordo_context *context, gboolean *started)
@@ -122,8 +123,8 @@ static ordo_status mpi_split(void *ctx, int32_t colour, int32_t key, int32_t siz
     return status;
   if (actual != size) {
     ordo_channel_free(channel);
-    return ordo_hub_fail(&m->hub, ORDO_E_INVALID, "E-MESH-SIZE", name, "all ranks must pass the same mesh", "Compare the plans of the ranks.",
-                         "communicator '%s' has %d ranks, %d were expected", name, actual, size);
+    return ordo_hub_fail(&m->hub, ORDO_E_INVALID, "E-MESH-SIZE", name, "all ranks must pass the same mesh",
+                         "Compare the plans of the ranks.", "communicator '%s' has %d ranks, %d were expected", name, actual, size);
   }
   *out = &channel->table;
   return ORDO_OK;
@@ -155,7 +156,8 @@ static void mpi_destroy(void *ctx)
   g_free(m);
 }
 
-static ordo_status create(ordo_context *context, MPI_Comm comm, gboolean started, const ordo_mpi_options *options, ordo_comm_provider **provider)
+static ordo_status create(ordo_context *context, MPI_Comm comm, gboolean started, const ordo_mpi_options *options,
+                          ordo_comm_provider **provider)
 {
   mpi_hub *m = g_new0(mpi_hub, 1);
   MPI_Comm gate = MPI_COMM_NULL;
@@ -182,7 +184,8 @@ static ordo_status create(ordo_context *context, MPI_Comm comm, gboolean started
   m->hub.provider.size = size;
   m->hub.oversubscribed = is_oversubscribed(m->world);
   rc = MPI_Comm_dup(m->world, &gate);
-  ordo_status status = rc == MPI_SUCCESS ? make_channel(m, gate, "provider", FALSE, &m->gate) : ordo_mpi_failed(&m->hub, rc, "duplicating the world");
+  ordo_status status =
+      rc == MPI_SUCCESS ? make_channel(m, gate, "provider", FALSE, &m->gate) : ordo_mpi_failed(&m->hub, rc, "duplicating the world");
   if (status != ORDO_OK) {
     mpi_destroy(m);
     return status;

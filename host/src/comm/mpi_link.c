@@ -91,8 +91,8 @@ ordo_status ordo_mpi_watch(ordo_hub *hub, const ordo_mpi_link *link, const char 
     if (pid && ((kill((pid_t)pid, 0) != 0 && errno == ESRCH) || is_zombie(pid)))
       return ordo_hub_fail(hub, ORDO_E_PEER_LOST, "E-COMM-PEER-LOST", where, "its process has ended while this rank waited for it",
                            "Look at the first error of that rank; out of memory and signals are the usual causes.",
-                           "rank %d ended (process %" G_GINT64_FORMAT ") while rank %d waited for it on '%s'", link->peers[i].world_rank, pid,
-                           link->peers[link->rank].world_rank, where);
+                           "rank %d ended (process %" G_GINT64_FORMAT ") while rank %d waited for it on '%s'", link->peers[i].world_rank,
+                           pid, link->peers[link->rank].world_rank, where);
   }
   return ORDO_OK;
 }

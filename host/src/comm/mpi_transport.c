@@ -104,7 +104,7 @@ static char *describe(const ordo_descriptor *d)
     g_string_append_printf(text, " of %" G_GINT64_FORMAT " %s", d->count, ordo_dtype_name(d->dtype));
   if (d->kind == ORDO_BROADCAST)
     g_string_append_printf(text, " from %d", d->root);
-  if (d->factor < 1.0 || d->factor > 1.0)
+  if (ordo_collective_reduces(d->kind) && (d->factor < 1.0 || d->factor > 1.0))
     g_string_append_printf(text, " times %.9g", d->factor);
   if (d->label[0])
     g_string_append_printf(text, " for '%.*s'", (int)sizeof d->label, d->label);
@@ -119,8 +119,8 @@ ordo_status ordo_descriptor_mismatch(ordo_request *request, const ordo_mpi_link 
   return ordo_hub_fail(request->channel->hub, ORDO_E_MISMATCH, "E-COMM-MISMATCH", request->channel->name,
                        "all ranks of an axis must start the same collectives in the same order",
                        "Compare the reports of recent collectives of the named ranks.",
-                       "on '%s' rank %d started %s, but rank %d started %s", request->channel->name, link->peers[link->rank].world_rank, mine,
-                       link->peers[other].world_rank, other_text);
+                       "on '%s' rank %d started %s, but rank %d started %s", request->channel->name, link->peers[link->rank].world_rank,
+                       mine, link->peers[other].world_rank, other_text);
 }
 
 /* Start of the slice of rank `i` when `n` elements are divided among `size` ranks. */
@@ -302,8 +302,8 @@ static ordo_status advance_staged(ordo_mpi_link *link, ordo_request *request, or
   gboolean waiting = FALSE;
   int rc = MPI_SUCCESS;
   if (!x->scratch && (x->scratch = malloc((size_t)CHUNK_BYTES + 8u * (size_t)link->size * 8u)) == NULL)
-    return ordo_hub_fail(request->channel->hub, ORDO_E_NOMEM, "E-COMM-ARGUMENT", request->channel->name, "the system has no memory left", "",
-                         "no memory for a chunk of a reduction on '%s'", request->channel->name);
+    return ordo_hub_fail(request->channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", request->channel->name, "the system has no memory left",
+                         "", "no memory for a chunk of a reduction on '%s'", request->channel->name);
   while (rc == MPI_SUCCESS && !waiting && !(x->stage == STAGE_NONE && x->offset >= request->c.count))
     rc = advance_stage(link, request, x, &waiting);
   *finished = rc == MPI_SUCCESS && !waiting;
@@ -367,6 +367,46 @@ static void transport_idle(ordo_channel *channel, unsigned round)
     sched_yield();
 }
 
+/* Ranks that wait for each other reach the deadline at about the same time, and each then calls the roll: who does not answer within a
+ * second is not waiting, that is, has not arrived. */
+static void transport_missing(ordo_channel *channel, ordo_request *request, GString *text)
+{
+  enum { ROLL_CALL_TAG = 32767 };
+  const ordo_mpi_link *link = channel->transport_state;
+  g_autofree MPI_Request *answers = g_new(MPI_Request, link->size);
+  gint64 end = g_get_monotonic_time() + G_USEC_PER_SEC;
+  int missing = link->size;
+  if (ordo_collective_is_pair(request->c.kind)) {
+    g_string_append_printf(text, "rank %d did not answer", link->peers[request->c.root].world_rank);
+    return;
+  }
+  for (int i = 0; i < link->size; i++) {
+    MPI_Request call = MPI_REQUEST_NULL;
+    answers[i] = MPI_REQUEST_NULL;
+    if (i == link->rank)
+      continue;
+    MPI_Irecv(NULL, 0, MPI_BYTE, i, ROLL_CALL_TAG, link->checks, &answers[i]);
+    if (MPI_Isend(NULL, 0, MPI_BYTE, i, ROLL_CALL_TAG, link->checks, &call) == MPI_SUCCESS)
+      MPI_Request_free(&call); /* empty, so it has no buffer that must stay */
+  }
+  while (missing && g_get_monotonic_time() < end) {
+    missing = 0;
+    for (int i = 0; i < link->size; i++) {
+      int done = 0;
+      MPI_Test(&answers[i], &done, MPI_STATUS_IGNORE);
+      missing += !done;
+    }
+    sched_yield();
+  }
+  for (int i = 0; i < link->size; i++) {
+    if (answers[i] == MPI_REQUEST_NULL)
+      continue;
+    g_string_append_printf(text, "%srank %d did not arrive", text->len ? ", " : "", link->peers[i].world_rank);
+    MPI_Cancel(&answers[i]);
+    MPI_Request_free(&answers[i]);
+  }
+}
+
 static void transport_forget(ordo_channel *channel, ordo_request *request)
 {
   (void)channel;
@@ -384,6 +424,7 @@ const ordo_transport ordo_mpi_transport = {
     .advance = transport_advance,
     .watch = transport_watch,
     .idle = transport_idle,
+    .missing = transport_missing,
     .forget = transport_forget,
     .close = transport_close,
 };

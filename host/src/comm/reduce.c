@@ -30,56 +30,56 @@ typedef struct kernels {
 } kernels;
 
 /* One body, compiled for each target. Multiplying by 1 is exact, so no case without a factor is needed. */
-#define DEFINE_KERNELS(NAME, TARGET)                                                                                                       \
-  TARGET static void scale_f32_##NAME(float *restrict out, const float *restrict in, float factor, size_t count)                           \
-  {                                                                                                                                        \
-    size_t i = 0;                                                                                                                          \
-    for (; i + 16 <= count; i += 16)                                                                                                       \
-      *(f32x16 *)(out + i) = *(const f32x16 *)(in + i) * factor;                                                                           \
-    for (; i < count; i++)                                                                                                                 \
-      out[i] = in[i] * factor;                                                                                                             \
-  }                                                                                                                                        \
-  TARGET static void add_f32_##NAME(float *restrict acc, const float *restrict in, float factor, size_t count)                             \
-  {                                                                                                                                        \
-    size_t i = 0;                                                                                                                          \
-    for (; i + 16 <= count; i += 16)                                                                                                       \
-      *(f32x16 *)(acc + i) = *(const f32x16 *)(acc + i) + *(const f32x16 *)(in + i) * factor;                                              \
-    for (; i < count; i++)                                                                                                                 \
-      acc[i] = acc[i] + in[i] * factor;                                                                                                    \
-  }                                                                                                                                        \
-  TARGET static void sum2_f32_##NAME(float *restrict out, const float *restrict a, const float *restrict b, float before, float after,     \
-                                     size_t count)                                                                                         \
-  {                                                                                                                                        \
-    size_t i = 0;                                                                                                                          \
-    for (; i + 16 <= count; i += 16)                                                                                                       \
-      *(f32x16 *)(out + i) = (*(const f32x16 *)(a + i) * before + *(const f32x16 *)(b + i) * before) * after;                              \
-    for (; i < count; i++)                                                                                                                 \
-      out[i] = (a[i] * before + b[i] * before) * after;                                                                                    \
-  }                                                                                                                                        \
-  TARGET static void load_bf16_##NAME(float *restrict out, const uint16_t *restrict in, size_t count)                                      \
-  {                                                                                                                                        \
-    size_t i = 0;                                                                                                                          \
-    for (; i + 16 <= count; i += 16)                                                                                                       \
-      for (size_t j = 0; j < 16; j++)                                                                                                      \
-        out[i + j] = ordo_f32_from_bf16(in[i + j]);                                                                                        \
-    for (; i < count; i++)                                                                                                                 \
-      out[i] = ordo_f32_from_bf16(in[i]);                                                                                                  \
-  }                                                                                                                                        \
-  TARGET static void store_bf16_##NAME(uint16_t *restrict out, const float *restrict in, size_t count)                                     \
-  {                                                                                                                                        \
-    size_t i = 0;                                                                                                                          \
-    for (; i + 16 <= count; i += 16) {                                                                                                     \
-      u32x16 bits = *(const u32x16 *)(in + i);                                                                                             \
-      u32x16 nan = (u32x16)((bits & 0x7fffffffu) > 0x7f800000u);                                                                           \
-      u32x16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;                                                                       \
-      u32x16 quiet = (bits >> 16) | 0x40u;                                                                                                 \
-      u32x16 result = (rounded & ~nan) | (quiet & nan);                                                                                    \
-      for (size_t j = 0; j < 16; j++)                                                                                                      \
-        out[i + j] = (uint16_t)result[j];                                                                                                  \
-    }                                                                                                                                      \
-    for (; i < count; i++)                                                                                                                 \
-      out[i] = ordo_bf16_from_f32(in[i]);                                                                                                  \
-  }                                                                                                                                        \
+#define DEFINE_KERNELS(NAME, TARGET)                                                                                                   \
+  TARGET static void scale_f32_##NAME(float *restrict out, const float *restrict in, float factor, size_t count)                       \
+  {                                                                                                                                    \
+    size_t i = 0;                                                                                                                      \
+    for (; i + 16 <= count; i += 16)                                                                                                   \
+      *(f32x16 *)(out + i) = *(const f32x16 *)(in + i) * factor;                                                                       \
+    for (; i < count; i++)                                                                                                             \
+      out[i] = in[i] * factor;                                                                                                         \
+  }                                                                                                                                    \
+  TARGET static void add_f32_##NAME(float *restrict acc, const float *restrict in, float factor, size_t count)                         \
+  {                                                                                                                                    \
+    size_t i = 0;                                                                                                                      \
+    for (; i + 16 <= count; i += 16)                                                                                                   \
+      *(f32x16 *)(acc + i) = *(const f32x16 *)(acc + i) + *(const f32x16 *)(in + i) * factor;                                          \
+    for (; i < count; i++)                                                                                                             \
+      acc[i] = acc[i] + in[i] * factor;                                                                                                \
+  }                                                                                                                                    \
+  TARGET static void sum2_f32_##NAME(float *restrict out, const float *restrict a, const float *restrict b, float before, float after, \
+                                     size_t count)                                                                                     \
+  {                                                                                                                                    \
+    size_t i = 0;                                                                                                                      \
+    for (; i + 16 <= count; i += 16)                                                                                                   \
+      *(f32x16 *)(out + i) = (*(const f32x16 *)(a + i) * before + *(const f32x16 *)(b + i) * before) * after;                          \
+    for (; i < count; i++)                                                                                                             \
+      out[i] = (a[i] * before + b[i] * before) * after;                                                                                \
+  }                                                                                                                                    \
+  TARGET static void load_bf16_##NAME(float *restrict out, const uint16_t *restrict in, size_t count)                                  \
+  {                                                                                                                                    \
+    size_t i = 0;                                                                                                                      \
+    for (; i + 16 <= count; i += 16)                                                                                                   \
+      for (size_t j = 0; j < 16; j++)                                                                                                  \
+        out[i + j] = ordo_f32_from_bf16(in[i + j]);                                                                                    \
+    for (; i < count; i++)                                                                                                             \
+      out[i] = ordo_f32_from_bf16(in[i]);                                                                                              \
+  }                                                                                                                                    \
+  TARGET static void store_bf16_##NAME(uint16_t *restrict out, const float *restrict in, size_t count)                                 \
+  {                                                                                                                                    \
+    size_t i = 0;                                                                                                                      \
+    for (; i + 16 <= count; i += 16) {                                                                                                 \
+      u32x16 bits = *(const u32x16 *)(in + i);                                                                                         \
+      u32x16 nan = (u32x16)((bits & 0x7fffffffu) > 0x7f800000u);                                                                       \
+      u32x16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;                                                                   \
+      u32x16 quiet = (bits >> 16) | 0x40u;                                                                                             \
+      u32x16 result = (rounded & ~nan) | (quiet & nan);                                                                                \
+      for (size_t j = 0; j < 16; j++)                                                                                                  \
+        out[i + j] = (uint16_t)result[j];                                                                                              \
+    }                                                                                                                                  \
+    for (; i < count; i++)                                                                                                             \
+      out[i] = ordo_bf16_from_f32(in[i]);                                                                                              \
+  }                                                                                                                                    \
   static const kernels kernels_##NAME = {scale_f32_##NAME, add_f32_##NAME, sum2_f32_##NAME, load_bf16_##NAME, store_bf16_##NAME};
 
 DEFINE_KERNELS(portable, )
@@ -100,18 +100,18 @@ static const kernels *choose_kernels(void)
 }
 
 /* MAX and MIN keep a NaN once it was seen: an overflow must not be voted away by a finite rank. */
-#define DEFINE_COMBINE(NAME, TYPE, SUM_TYPE)                                                                                               \
-  static void combine_##NAME(TYPE *restrict acc, const TYPE *restrict in, uint32_t op, size_t count)                                       \
-  {                                                                                                                                        \
-    if (op == ORDO_SUM)                                                                                                                    \
-      for (size_t i = 0; i < count; i++)                                                                                                   \
-        acc[i] = (TYPE)((SUM_TYPE)acc[i] + (SUM_TYPE)in[i]);                                                                               \
-    else if (op == ORDO_MAX)                                                                                                               \
-      for (size_t i = 0; i < count; i++)                                                                                                   \
-        acc[i] = in[i] > acc[i] || in[i] != in[i] ? in[i] : acc[i];                                                                        \
-    else                                                                                                                                   \
-      for (size_t i = 0; i < count; i++)                                                                                                   \
-        acc[i] = in[i] < acc[i] || in[i] != in[i] ? in[i] : acc[i];                                                                        \
+#define DEFINE_COMBINE(NAME, TYPE, SUM_TYPE)                                                         \
+  static void combine_##NAME(TYPE *restrict acc, const TYPE *restrict in, uint32_t op, size_t count) \
+  {                                                                                                  \
+    if (op == ORDO_SUM)                                                                              \
+      for (size_t i = 0; i < count; i++)                                                             \
+        acc[i] = (TYPE)((SUM_TYPE)acc[i] + (SUM_TYPE)in[i]);                                         \
+    else if (op == ORDO_MAX)                                                                         \
+      for (size_t i = 0; i < count; i++)                                                             \
+        acc[i] = in[i] > acc[i] || in[i] != in[i] ? in[i] : acc[i];                                  \
+    else                                                                                             \
+      for (size_t i = 0; i < count; i++)                                                             \
+        acc[i] = in[i] < acc[i] || in[i] != in[i] ? in[i] : acc[i];                                  \
   }
 DEFINE_COMBINE(f32, float, float)
 DEFINE_COMBINE(f64, double, double)

@@ -19,7 +19,8 @@ static ordo_status local_begin(ordo_channel *channel, ordo_request *request)
     ordo_reduce(&request->reduction, outputs, 1, inputs, 1, (size_t)c->count);
   else if (c->kind == ORDO_ALL_TO_ALL_V && c->send_counts[0] != c->recv_counts[0])
     return ordo_hub_fail(channel->hub, ORDO_E_INVALID, "E-COMM-ARGUMENT", channel->name, "what is sent to a rank must be what it expects",
-                         "Exchange the counts first.", "argument `recv_counts` of all_to_all_v on '%s': %" G_GINT64_FORMAT
+                         "Exchange the counts first.",
+                         "argument `recv_counts` of all_to_all_v on '%s': %" G_GINT64_FORMAT
                          " elements are expected from this rank, %" G_GINT64_FORMAT " are sent",
                          channel->name, c->recv_counts[0], c->send_counts[0]);
   else if (c->kind == ORDO_ALL_TO_ALL_V)

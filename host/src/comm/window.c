@@ -29,7 +29,7 @@ typedef struct window_request {
   uint64_t sequence;
   uint64_t target; /* ticks of all ranks that the next phase waits for */
   int way, phase;
-  int64_t offset, chunk; /* staged: elements done, elements in flight */
+  int64_t offset, chunk;   /* staged: elements done, elements in flight */
   ordo_exchange *exchange; /* pairs and all_to_all */
 } window_request;
 
@@ -387,18 +387,27 @@ static ordo_status window_advance(ordo_channel *channel, ordo_request *request)
 static ordo_status window_watch(ordo_channel *channel)
 {
   ordo_window *w = channel->transport_state;
+  ordo_status status = ordo_mpi_watch(channel->hub, &w->link, channel->name);
+  if (status != ORDO_OK)
+    return status; /* the cause, rather than that another rank has seen it first */
   for (int i = 0; i < w->link.size; i++) {
     ordo_status theirs = atomic_load(&w->pages[i]->given_up);
-    if (theirs && i != w->link.rank)
-      return ordo_hub_fail(channel->hub, theirs,
-                           theirs == ORDO_E_TIMEOUT     ? "E-COMM-TIMEOUT"
-                           : theirs == ORDO_E_PEER_LOST ? "E-COMM-PEER-LOST"
-                                                        : "E-COMM-MISMATCH",
-                           channel->name, "a session ends on all ranks when it ends on one", "Look at the error of that rank.",
-                           "rank %d gave up while rank %d waited for it on '%s'; its own error says why", w->link.peers[i].world_rank,
-                           w->link.peers[w->link.rank].world_rank, channel->name);
+    if (!theirs || i == w->link.rank)
+      continue;
+    /* It may have given up over an announcement that came after the last look; then this rank can say the same. */
+    ordo_request *oldest = g_queue_peek_head(&channel->collectives);
+    window_request *state = oldest ? oldest->state : NULL;
+    if (state && state->way == WAY_NONE && (status = choose_way(w, oldest, state)) != ORDO_OK)
+      return status;
+    return ordo_hub_fail(channel->hub, theirs,
+                         theirs == ORDO_E_TIMEOUT     ? "E-COMM-TIMEOUT"
+                         : theirs == ORDO_E_PEER_LOST ? "E-COMM-PEER-LOST"
+                                                      : "E-COMM-MISMATCH",
+                         channel->name, "a session ends on all ranks when it ends on one", "Look at the error of that rank.",
+                         "rank %d gave up while rank %d waited for it on '%s'; its own error says why", w->link.peers[i].world_rank,
+                         w->link.peers[w->link.rank].world_rank, channel->name);
   }
-  return ordo_mpi_watch(channel->hub, &w->link, channel->name);
+  return ORDO_OK;
 }
 
 static void pause_processor(void)

@@ -7,9 +7,9 @@
 
 enum {
   ORDO_WINDOW_MAX_RANKS = 64,
-  ORDO_WINDOW_SLOTS = 8,            /* collectives that may be announced ahead */
-  ORDO_WINDOW_INLINE = 4096,        /* bytes that travel inside an announcement */
-  ORDO_WINDOW_STAGING = 1 << 20     /* bytes of a staging buffer; there are two of each for overlap */
+  ORDO_WINDOW_SLOTS = 8,          /* collectives that may be announced ahead */
+  ORDO_WINDOW_INLINE = 4096,      /* bytes that travel inside an announcement */
+  ORDO_WINDOW_STAGING = 256 << 10 /* bytes of a staging buffer; there are two of each for overlap */
 };
 
 /* What a rank announces when it starts a collective. */
@@ -37,7 +37,7 @@ typedef struct ordo_window_page {
 typedef struct ordo_segment {
   int32_t id;
   size_t bytes;
-  MPI_Win win; /* MPI_WIN_NULL: private memory, no bases of peers */
+  MPI_Win win;  /* MPI_WIN_NULL: private memory, no bases of peers */
   char **bases; /* [size] as mapped here; bases[rank] is the own part */
 } ordo_segment;
 

@@ -101,8 +101,8 @@ static ordo_status enter_together(ordo_channel *channel, uint64_t bytes, const c
   if (status == ORDO_OK && extremes[0] != ~extremes[1])
     return ordo_hub_fail(channel->hub, ORDO_E_MISMATCH, "E-COMM-MISMATCH", channel->name, "allocation is collective",
                          "Allocate the same size on every rank.",
-                         "%s on '%s': ranks pass different sizes, from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT " bytes", doing, channel->name,
-                         ~extremes[1], extremes[0]);
+                         "%s on '%s': ranks pass different sizes, from %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT " bytes", doing,
+                         channel->name, ~extremes[1], extremes[0]);
   return status;
 }
 
@@ -128,7 +128,7 @@ ordo_status ordo_window_alloc(ordo_channel *channel, size_t bytes, void **memory
   if (bytes > SIZE_MAX / 128 || (!ordo_segment_map(segment, &window->link, bytes) && !make_private(segment, window, bytes))) {
     g_free(segment->bases);
     g_free(segment);
-    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-ARGUMENT", channel->name, "the system has no memory left",
+    return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", channel->name, "the system has no memory left",
                          "Use smaller buckets or more ranks.", "no memory for a buffer of %zu bytes on '%s'", bytes, channel->name);
   }
   segment->id = ++window->last_segment;
@@ -152,6 +152,7 @@ ordo_status ordo_window_release(ordo_channel *channel, void *memory)
     g_free(segment);
     return status;
   }
-  return ordo_hub_fail(channel->hub, ORDO_E_INVALID, "E-COMM-ARGUMENT", channel->name, "it was not allocated by this communicator, or freed before",
-                       "Pass what alloc returned, once.", "argument `memory` of free on '%s' is unknown", channel->name);
+  return ordo_hub_fail(channel->hub, ORDO_E_INVALID, "E-COMM-ARGUMENT", channel->name,
+                       "it was not allocated by this communicator, or freed before", "Pass what alloc returned, once.",
+                       "argument `memory` of free on '%s' is unknown", channel->name);
 }

@@ -41,7 +41,7 @@ static void try_value(collector *c, const char *key, const char *value)
     g_free(name);
     return;
   }
-  g_hash_table_add(c->tried, name); /* owns the name, which variants share */
+  g_hash_table_add(c->tried, name);         /* owns the name, which variants share */
   ordo_errors *ignored = ordo_errors_new(); /* a value that makes the plugin contradict itself is no way out */
   ordo_decl *decl = ordo_decl_from_manifest(provider->choice->found->manifest, option_with_change, &changed, ignored);
   ordo_errors_free(ignored);

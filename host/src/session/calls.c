@@ -8,14 +8,14 @@
  */
 #include "session.h"
 
-#define ADD(ARRAY, TYPE, INSTANCE, MEMBER)                                                          \
-  G_STMT_START                                                                                      \
-  {                                                                                                 \
-    if (ORDO_CAN((INSTANCE)->plugin->strategy, ordo_strategy, MEMBER)) {                            \
-      TYPE entry = {(INSTANCE)->plugin->strategy->MEMBER, (INSTANCE)->self, (INSTANCE)};            \
-      g_array_append_val(ARRAY, entry);                                                             \
-    }                                                                                               \
-  }                                                                                                 \
+#define ADD(ARRAY, TYPE, INSTANCE, MEMBER)                                               \
+  G_STMT_START                                                                           \
+  {                                                                                      \
+    if (ORDO_CAN((INSTANCE)->plugin->strategy, ordo_strategy, MEMBER)) {                 \
+      TYPE entry = {(INSTANCE)->plugin->strategy->MEMBER, (INSTANCE)->self, (INSTANCE)}; \
+      g_array_append_val(ARRAY, entry);                                                  \
+    }                                                                                    \
+  }                                                                                      \
   G_STMT_END
 
 static GArray *new_array(gsize size)

@@ -47,7 +47,8 @@ static ordo_status build_model(ordo_session *session, ordo_model_state *model)
   size_t before = ordo_errors_count(ordo_session_errors(session));
   ordo_status status;
   model->builder.open = TRUE;
-  status = ordo_session_embedder_status(session, "model_build", embedder->model_build(embedder->ctx, session, model->view.index, &model->builder), before);
+  status = ordo_session_embedder_status(session, "model_build",
+                                        embedder->model_build(embedder->ctx, session, model->view.index, &model->builder), before);
   model->builder.open = FALSE;
   if (status == ORDO_OK)
     status = ordo_model_state_finish(model);
@@ -67,10 +68,11 @@ static ordo_status create_optimizer(ordo_session *session, ordo_model_state *mod
   ordo_optimizer *optimizer = g_new0(ordo_optimizer, 1);
   ordo_status status;
   optimizer->struct_size = sizeof *optimizer;
-  status = ordo_session_embedder_status(session, "optimizer_create", embedder->optimizer_create(embedder->ctx, &model->view, optimizer), before);
+  status =
+      ordo_session_embedder_status(session, "optimizer_create", embedder->optimizer_create(embedder->ctx, &model->view, optimizer), before);
   if (status == ORDO_OK && (!ORDO_CAN(optimizer, ordo_optimizer, step) || (optimizer->n_groups && !optimizer->groups)))
-    status = ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-OPTIMIZER-GROUPS", "optimizer_create", "it needs a step function and its groups",
-                              "fill ordo_optimizer completely", "the optimizer is not complete");
+    status = ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-OPTIMIZER-GROUPS", "optimizer_create",
+                              "it needs a step function and its groups", "fill ordo_optimizer completely", "the optimizer is not complete");
   if (status != ORDO_OK) {
     g_free(optimizer);
     return status;
@@ -136,8 +138,9 @@ static ordo_status run_host(ordo_session *session, const ordo_node *node)
   case ORDO_STEP_VERIFY:
     return ordo_invariants_verify(session);
   default:
-    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INTERNAL, "E-STEP-UNKNOWN", node->id, "the plan gives it to the host, which has no such step",
-                            "report this as a defect of Ordo", "step %s has nobody to run it", node->id);
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INTERNAL, "E-STEP-UNKNOWN", node->id,
+                            "the plan gives it to the host, which has no such step", "report this as a defect of Ordo",
+                            "step %s has nobody to run it", node->id);
   }
 }
 
@@ -186,8 +189,9 @@ static ordo_status run_node(ordo_session *session, const ordo_node *node)
     return run_host(session, node);
   instance = instance_of(session, node);
   if (!instance)
-    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INTERNAL, "E-STEP-UNKNOWN", node->id, "its provider has no instance for that model",
-                            "report this as a defect of Ordo", "step %s has nobody to run it", node->id);
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INTERNAL, "E-STEP-UNKNOWN", node->id,
+                            "its provider has no instance for that model", "report this as a defect of Ordo",
+                            "step %s has nobody to run it", node->id);
   instance->replaced = FALSE;
   status = instance->plugin->strategy ? run_strategy(instance, node) : run_precision(instance, node);
   if (status == ORDO_OK && instance->plugin->strategy && !g_ptr_array_find(session->order, instance, NULL))
@@ -282,7 +286,8 @@ ordo_status ordo_dispatch_next(ordo_session *session)
   session->node = NULL;
   session->where = NULL;
   if (embedder->step_done)
-    embedder->step_done(embedder->ctx, ordo_plan_node_at(session->plan, session->next_node - 1), (double)g_get_monotonic_time() * 1e-6 - start);
+    embedder->step_done(embedder->ctx, ordo_plan_node_at(session->plan, session->next_node - 1),
+                        (double)g_get_monotonic_time() * 1e-6 - start);
   return session->next_node == session->plan->resolution->nodes->len ? complete(session) : ORDO_OK;
 }
 
@@ -292,7 +297,8 @@ ordo_status ordo_session_setup_next(ordo_session *session, const ordo_plan_node 
   if (node)
     *node = NULL;
   if (session->state != ORDO_SESSION_SETUP || session->node)
-    return ordo_session_leave(session, ordo_session_refuse(session, "ordo_session_setup_next", "until the last step of the plan has run, outside of callbacks"));
+    return ordo_session_leave(
+        session, ordo_session_refuse(session, "ordo_session_setup_next", "until the last step of the plan has run, outside of callbacks"));
   if (node)
     *node = ordo_plan_node_at(session->plan, session->next_node);
   return ordo_session_leave(session, ordo_dispatch_next(session));

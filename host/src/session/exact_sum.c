@@ -10,8 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-#define BIAS 1088                  /* weight of bit 0 is 2^-BIAS */
-#define CARRY_EVERY (1u << 28)     /* an addition puts less than 2^34 into a digit: 2^28 of them stay below 2^62 */
+#define BIAS 1088              /* weight of bit 0 is 2^-BIAS */
+#define CARRY_EVERY (1u << 28) /* an addition puts less than 2^34 into a digit: 2^28 of them stay below 2^62 */
 #define LOW_DIGIT 0xffffffffLL
 
 void ordo_exact_sum_carry(ordo_exact_sum *sum)

@@ -75,8 +75,7 @@ static ordo_status vote_overflow(ordo_session *session)
   for (guint i = 0; i < session->instances->len; i++) {
     ordo_instance *instance = g_ptr_array_index(session->instances, i);
     const ordo_precision *table = instance->plugin->precision;
-    if (table && ORDO_CAN(table, ordo_precision, update_scale) &&
-        (status = table->update_scale(instance->self, overflow)) != ORDO_OK)
+    if (table && ORDO_CAN(table, ordo_precision, update_scale) && (status = table->update_scale(instance->self, overflow)) != ORDO_OK)
       return plugin_failed(session, instance, status);
   }
   return ORDO_OK;
@@ -85,8 +84,8 @@ static ordo_status vote_overflow(ordo_session *session)
 static ordo_status refuse_nonfinite(ordo_session *session)
 {
   const ordo_leaf *leaf = ordo_norm_first_nonfinite(session);
-  g_autofree char *why = g_strdup_printf("first in leaf '%s'%s; nothing was updated", leaf ? leaf->name : "of another rank",
-                                         leaf ? " of this rank" : "");
+  g_autofree char *why =
+      g_strdup_printf("first in leaf '%s'%s; nothing was updated", leaf ? leaf->name : "of another rank", leaf ? " of this rank" : "");
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVARIANT, "E-STEP-NONFINITE", leaf ? leaf->name : "another rank", why,
                           "look at the batch and the learning rate; a precision plugin with a loss scaler skips such steps",
                           "step %" G_GINT64_FORMAT ": the gradient is not finite", session->info.step);
@@ -218,7 +217,8 @@ static ordo_status scheduler(ordo_session *session)
     size_t before = ordo_errors_count(ordo_session_errors(session));
     ordo_status status = ORDO_OK;
     if (model->optimizer)
-      status = ordo_session_embedder_status(session, "scheduler_step", embedder->scheduler_step(embedder->ctx, model->optimizer, model->optimizer_steps), before);
+      status = ordo_session_embedder_status(session, "scheduler_step",
+                                            embedder->scheduler_step(embedder->ctx, model->optimizer, model->optimizer_steps), before);
     if (status != ORDO_OK)
       return status;
   }

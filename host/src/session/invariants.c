@@ -43,11 +43,14 @@ static ordo_status optimizer_is_live(ordo_session *session, const ordo_model_sta
       g_autofree char *why = NULL;
       if (!ordo_leaves_find(session, leaf))
         return violated(session, "E-INVARIANT-DEAD-LEAF", optimizer->name, "a pointer in its groups is no leaf of this session",
-                        "take leaves from the model given to optimizer_create", "the optimizer holds something that is no leaf: training would silently do nothing");
+                        "take leaves from the model given to optimizer_create",
+                        "the optimizer holds something that is no leaf: training would silently do nothing");
       if (leaf->state == ORDO_LEAF_LIVE)
         continue;
-      why = g_strdup_printf("leaf '%s' in group '%s' was replaced by %s", leaf->name, optimizer->groups[g].name ? optimizer->groups[g].name : "", leaf->replaced_by);
-      return violated(session, "E-INVARIANT-DEAD-LEAF", leaf->replaced_by, why, "the optimizer's rebind must move groups and state to the new leaves",
+      why = g_strdup_printf("leaf '%s' in group '%s' was replaced by %s", leaf->name,
+                            optimizer->groups[g].name ? optimizer->groups[g].name : "", leaf->replaced_by);
+      return violated(session, "E-INVARIANT-DEAD-LEAF", leaf->replaced_by, why,
+                      "the optimizer's rebind must move groups and state to the new leaves",
                       "the optimizer holds a leaf that is no longer part of the model: training would silently do nothing");
     }
   return ORDO_OK;
@@ -83,7 +86,8 @@ static ordo_status leaves_are_trained(ordo_session *session, const ordo_model_st
       return violated(session, "E-INVARIANT-UNTRAINED", leaf->name, "it requires a gradient and stands in no group of the optimizer",
                       "put every leaf of the model into one group, or describe its parameters as frozen", "a leaf would never be updated");
     if (n > 1)
-      return violated(session, "E-INVARIANT-TRAINED-TWICE", leaf->name, leaf->master ? "it stands in several groups, or beside its master" : "it stands in several groups",
+      return violated(session, "E-INVARIANT-TRAINED-TWICE", leaf->name,
+                      leaf->master ? "it stands in several groups, or beside its master" : "it stands in several groups",
                       "put every leaf into exactly one group", "a leaf would be updated more than once per step");
   }
   return ORDO_OK;
@@ -96,8 +100,8 @@ static ordo_status steps_are_done(ordo_session *session)
   for (guint i = 0; i < nodes->len; i++) {
     const ordo_node *node = &g_array_index(nodes, ordo_node, i);
     if (!session->node_done[i] && node->step != ORDO_STEP_VERIFY)
-      return violated(session, "E-INVARIANT-SKIPPED-STEP", node->id, "verify comes after every other step of the set-up", "report this as a defect of Ordo",
-                      "a step of the plan has not run");
+      return violated(session, "E-INVARIANT-SKIPPED-STEP", node->id, "verify comes after every other step of the set-up",
+                      "report this as a defect of Ordo", "a step of the plan has not run");
   }
   return ORDO_OK;
 }
@@ -119,7 +123,8 @@ static ordo_status precision_has_one_owner(ordo_session *session, const ordo_mod
   const ordo_instance *owner = NULL;
   for (guint i = 0; i < session->instances->len; i++) {
     const ordo_instance *instance = g_ptr_array_index(session->instances, i);
-    gboolean owns = (instance->decl->flags & (1u << ORDO_FLAG_OWNS_PRECISION)) || (instance->plugin->precision && (instance->decl->steps & converts));
+    gboolean owns =
+        (instance->decl->flags & (1u << ORDO_FLAG_OWNS_PRECISION)) || (instance->plugin->precision && (instance->decl->steps & converts));
     const ordo_precision *table = instance->plugin->precision;
     g_autofree char *why = NULL;
     if (instance->model != model)
@@ -130,8 +135,8 @@ static ordo_status precision_has_one_owner(ordo_session *session, const ordo_mod
     }
     owner = owns ? instance : owner;
     if (table && ORDO_CAN(table, ordo_precision, loss_scale) && table->loss_scale(instance->self, 0) != 1.0 && !has_f16(instance))
-      return violated(session, "E-INVARIANT-SCALER", instance->plugin->id, "no leaf, gradient or matmul of the model is fp16", "set its loss scale to 1",
-                      "a loss scaler is active although nothing can overflow");
+      return violated(session, "E-INVARIANT-SCALER", instance->plugin->id, "no leaf, gradient or matmul of the model is fp16",
+                      "set its loss scale to 1", "a loss scaler is active although nothing can overflow");
   }
   return ORDO_OK;
 }
@@ -180,7 +185,8 @@ ordo_status ordo_invariants_model_agrees(ordo_session *session)
   digest = g_strndup(g_checksum_get_string(sum), 16);
   status = ordo_axes_agree(session->mesh->world, digest, "model description", ordo_session_errors(session));
   if (status == ORDO_E_MISMATCH)
-    ordo_errors_push(ordo_session_errors(session), status, "E-INVARIANT-MODEL-DIFFERS", "model.build", "names, shapes, types or ties of parameters are not the same on all ranks",
+    ordo_errors_push(ordo_session_errors(session), status, "E-INVARIANT-MODEL-DIFFERS", "model.build",
+                     "names, shapes, types or ties of parameters are not the same on all ranks",
                      "describe the model from the configuration alone, not from the rank", "ranks described different models");
   return status;
 }
@@ -189,7 +195,8 @@ static gboolean diverges_on(const ordo_session *session, const ordo_model_state 
 {
   for (guint i = 0; i < session->instances->len; i++) {
     const ordo_instance *instance = g_ptr_array_index(session->instances, i);
-    if (instance->model == model && instance->job.axis == session->mesh->axes[axis] && (instance->decl->flags & (1u << ORDO_FLAG_REPLICAS_DIVERGE)))
+    if (instance->model == model && instance->job.axis == session->mesh->axes[axis] &&
+        (instance->decl->flags & (1u << ORDO_FLAG_REPLICAS_DIVERGE)))
       return TRUE;
   }
   return FALSE;
@@ -217,10 +224,11 @@ ordo_status ordo_invariants_reduced(ordo_session *session)
         continue;
       for (uint32_t a = 0; a < mesh->n_axes; a++) {
         g_autofree char *why = NULL;
-        if (mesh->axes[a]->size == 1 || !record->placement.grad_partial[a] || (record->reduced & (1u << a)) || diverges_on(session, model, a))
+        if (mesh->axes[a]->size == 1 || !record->placement.grad_partial[a] || (record->reduced & (1u << a)) ||
+            diverges_on(session, model, a))
           continue;
-        why = g_strdup_printf("its gradient is one summand of %d on axis '%s', whose strategy is '%s'", mesh->axes[a]->size, mesh->axes[a]->name,
-                              owner_of_axis(session, mesh->axes[a]));
+        why = g_strdup_printf("its gradient is one summand of %d on axis '%s', whose strategy is '%s'", mesh->axes[a]->size,
+                              mesh->axes[a]->name, owner_of_axis(session, mesh->axes[a]));
         return violated(session, "E-INVARIANT-NOT-REDUCED", record->leaf.name, why,
                         "the strategy must reduce it and call job->mark_reduced; a parameter that a rank does not use must still take part",
                         "a gradient was not reduced: ranks would train apart");
@@ -253,8 +261,10 @@ static ordo_status drift_on(ordo_session *session, ordo_model_state *model, uint
     g_autofree char *why = NULL;
     if (g_array_index(sums, guint64, 2 * i) == ~g_array_index(sums, guint64, 2 * i + 1))
       continue;
-    why = g_strdup_printf("it should be the same on all ranks of axis '%s', and is not after step %" G_GINT64_FORMAT, session->mesh->axes[axis]->name, session->info.step);
-    return violated(session, "E-INVARIANT-DRIFT", leaf->name, why, "a rank computed or updated differently: look for rank-dependent code, or start from the last checkpoint",
+    why = g_strdup_printf("it should be the same on all ranks of axis '%s', and is not after step %" G_GINT64_FORMAT,
+                          session->mesh->axes[axis]->name, session->info.step);
+    return violated(session, "E-INVARIANT-DRIFT", leaf->name, why,
+                    "a rank computed or updated differently: look for rank-dependent code, or start from the last checkpoint",
                     "replicas have drifted apart");
   }
   return ORDO_OK;
@@ -320,6 +330,8 @@ ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *mod
   model->change_seen = TRUE;
   if (status != ORDO_OK || changed)
     return status;
-  return violated(session, "E-INVARIANT-NOTHING-CHANGED", model->view.name, "the learning rate and the gradient are not zero, yet no leaf changed on any rank",
-                  "the optimizer works on storage that is not the model's: see optimizer_create and rebind", "the first optimizer step changed nothing: training would silently do nothing");
+  return violated(session, "E-INVARIANT-NOTHING-CHANGED", model->view.name,
+                  "the learning rate and the gradient are not zero, yet no leaf changed on any rank",
+                  "the optimizer works on storage that is not the model's: see optimizer_create and rebind",
+                  "the first optimizer step changed nothing: training would silently do nothing");
 }

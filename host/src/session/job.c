@@ -13,7 +13,8 @@ static const ordo_option_schema *schema_of(const ordo_instance *instance, const 
 
 static ordo_status misuse(ordo_instance *instance, const char *what, const char *why)
 {
-  g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where ? instance->session->where : "outside of a step");
+  g_autofree char *where =
+      g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where ? instance->session->where : "outside of a step");
   return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_INVALID, "E-JOB-ARGUMENT", where, why,
                           "this is a defect of the plugin: report it to its author with this text", "%s", what);
 }
@@ -65,15 +66,16 @@ static void job_free(void *ctx, void *memory)
 {
   const ordo_instance *instance = ctx;
   if (!ordo_memory_release(instance->session->memory, memory))
-    ordo_context_log(instance->session->context, ORDO_LOG_PLUGIN_BREACH, "%s: job->free was given memory that job->alloc did not return, or twice",
-                     instance->plugin->id);
+    ordo_context_log(instance->session->context, ORDO_LOG_PLUGIN_BREACH,
+                     "%s: job->free was given memory that job->alloc did not return, or twice", instance->plugin->id);
 }
 
 static ordo_status job_bind(void *ctx, const ordo_param *param, void *data, void *grad)
 {
   ordo_instance *instance = ctx;
   ordo_param_record *record = ordo_model_param(instance->model, param);
-  return record ? ordo_leaves_bind(instance->model, record, data, grad) : misuse(instance, "bind was given a parameter of another model", NULL);
+  return record ? ordo_leaves_bind(instance->model, record, data, grad)
+                : misuse(instance, "bind was given a parameter of another model", NULL);
 }
 
 static ordo_status job_replace_leaves(void *ctx, const ordo_leaf_spec *specs, size_t n_specs, const ordo_leaf_link *links, size_t n_links)
@@ -163,7 +165,8 @@ static ordo_status job_read_weights(void *ctx, const ordo_chunk *chunk, float *d
   return ordo_weights_read_chunk(instance->model, chunk, dst);
 }
 
-static ordo_status job_run_units(void *ctx, uint32_t first, uint32_t last, int32_t micro_batch, int32_t direction, const float *in, float *out)
+static ordo_status job_run_units(void *ctx, uint32_t first, uint32_t last, int32_t micro_batch, int32_t direction, const float *in,
+                                 float *out)
 {
   ordo_instance *instance = ctx;
   const ordo_embedder *embedder = &instance->session->embedder;
@@ -172,9 +175,11 @@ static ordo_status job_run_units(void *ctx, uint32_t first, uint32_t last, int32
     return misuse(instance, "run_units was given a range or direction that does not exist", "first <= last < n_units, direction +1 or -1");
   if (!embedder->run_units)
     return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", instance->plugin->id,
-                            "its ordo_embedder has no run_units", "use a strategy that keeps the embedder's loop", "the program cannot run ranges of units");
-  return ordo_session_embedder_status(instance->session, "run_units",
-                                      embedder->run_units(embedder->ctx, &instance->model->view, first, last, micro_batch, direction, in, out), before);
+                            "its ordo_embedder has no run_units", "use a strategy that keeps the embedder's loop",
+                            "the program cannot run ranges of units");
+  return ordo_session_embedder_status(
+      instance->session, "run_units",
+      embedder->run_units(embedder->ctx, &instance->model->view, first, last, micro_batch, direction, in, out), before);
 }
 
 static int64_t job_activation_numel(void *ctx, uint32_t unit)

@@ -65,7 +65,8 @@ gboolean ordo_leaf_follows(const ordo_leaf_record *record, const ordo_param *par
 {
   const ordo_mesh *mesh = record->model->session->mesh;
   const ordo_placement *placement = &record->placement;
-  if (placement->n_chunks != 1 || record->leaf.numel != ordo_param_local_numel(param) || ordo_chunk_numel(placement->chunks) != record->leaf.numel)
+  if (placement->n_chunks != 1 || record->leaf.numel != ordo_param_local_numel(param) ||
+      ordo_chunk_numel(placement->chunks) != record->leaf.numel)
     return FALSE;
   for (uint32_t a = 0; a < mesh->n_axes; a++)
     if (mesh->axes[a]->kind == ORDO_AXIS_DATA && placement->data[a] == ORDO_SHARD)
@@ -110,11 +111,13 @@ ordo_status ordo_leaves_bind(ordo_model_state *model, ordo_param_record *record,
   return ORDO_OK;
 }
 
-static ordo_status refuse(ordo_instance *instance, ordo_status status, const char *code, const char *why, const char *what, const char *name)
+static ordo_status refuse(ordo_instance *instance, ordo_status status, const char *code, const char *why, const char *what,
+                          const char *name)
 {
   g_autofree char *where = g_strdup_printf("plugin '%s', step %s", instance->plugin->id, instance->session->where);
   return ordo_errors_push(ordo_session_errors(instance->session), status, code, where, why,
-                          "this is a defect of the plugin: report it to its author with this text", "%s: %s", what, name ? name : "(no name)");
+                          "this is a defect of the plugin: report it to its author with this text", "%s: %s", what,
+                          name ? name : "(no name)");
 }
 
 static gboolean chunk_fits(const ordo_chunk *chunk, const ordo_param *param, int64_t leaf_numel)
@@ -138,13 +141,15 @@ static ordo_status check_spec(ordo_instance *instance, const ordo_leaf_spec *spe
 {
   ordo_model_state *model = instance->model;
   const ordo_mesh *mesh = instance->session->mesh;
-  if (!spec->name || !*spec->name || spec->numel < 0 || (!ordo_dtype_size(spec->dtype) && !spec->opaque) || (spec->n_params && !spec->params) ||
-      (spec->placement.n_chunks && !spec->placement.chunks))
-    return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "it needs a name, a known type, a size of 0 or more, and arrays where it counts elements",
+  if (!spec->name || !*spec->name || spec->numel < 0 || (!ordo_dtype_size(spec->dtype) && !spec->opaque) ||
+      (spec->n_params && !spec->params) || (spec->placement.n_chunks && !spec->placement.chunks))
+    return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE",
+                  "it needs a name, a known type, a size of 0 or more, and arrays where it counts elements",
                   "a new leaf is not well formed", spec->name);
   for (uint64_t i = 0; i < spec->n_params; i++)
     if (!ordo_model_param(model, spec->params[i]))
-      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "params must be those of job->model", "a new leaf names a parameter of another model", spec->name);
+      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "params must be those of job->model",
+                    "a new leaf names a parameter of another model", spec->name);
   for (uint32_t a = 0; a < mesh->n_axes; a++)
     if (spec->placement.data[a] != ORDO_REPLICATE && spec->placement.data[a] != ORDO_SHARD)
       return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "the placement must say REPLICATE or SHARD for every axis of the mesh",
@@ -152,8 +157,8 @@ static ordo_status check_spec(ordo_instance *instance, const ordo_leaf_spec *spe
   for (uint64_t c = 0; c < spec->placement.n_chunks; c++) {
     const ordo_chunk *chunk = &spec->placement.chunks[c];
     if (!ordo_model_param(model, chunk->param) || !chunk_fits(chunk, chunk->param, spec->numel))
-      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "a chunk must lie inside its parameter and inside the leaf", "a new leaf has a chunk out of range",
-                    spec->name);
+      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "a chunk must lie inside its parameter and inside the leaf",
+                    "a new leaf has a chunk out of range", spec->name);
   }
   return ORDO_OK;
 }
@@ -177,13 +182,14 @@ static ordo_status check_links(ordo_instance *instance, size_t n_specs, const or
   g_autofree gboolean *named = g_new0(gboolean, MAX(view->n_leaves, 1u));
   for (size_t i = 0; i < n_links; i++) {
     if (links[i].old_index >= view->n_leaves || links[i].new_index >= n_specs)
-      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "old_index counts job->model->leaves, new_index counts the specs", "a link is out of range",
-                    view->name);
+      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "old_index counts job->model->leaves, new_index counts the specs",
+                    "a link is out of range", view->name);
     named[links[i].old_index] = TRUE;
   }
   for (uint32_t i = 0; i < view->n_leaves; i++)
     if (!named[i])
-      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "no link names it, so nothing would train it any more", "an old leaf would be lost", view->leaves[i]->name);
+      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "no link names it, so nothing would train it any more",
+                    "an old leaf would be lost", view->leaves[i]->name);
   return ORDO_OK;
 }
 
@@ -239,8 +245,9 @@ static ordo_status rebind_optimizer(ordo_instance *instance, GPtrArray *fresh, c
   if (!model->optimizer)
     return ORDO_OK;
   if (!ORDO_CAN(model->optimizer, ordo_optimizer, rebind))
-    return refuse(instance, ORDO_E_UNSUPPORTED, "E-OPTIMIZER-REBIND", "it has no rebind function, and stepping on old leaves would train nothing",
-                  "the optimizer cannot follow to new leaves", model->optimizer->name);
+    return refuse(instance, ORDO_E_UNSUPPORTED, "E-OPTIMIZER-REBIND",
+                  "it has no rebind function, and stepping on old leaves would train nothing", "the optimizer cannot follow to new leaves",
+                  model->optimizer->name);
   for (size_t i = 0; i < n_links; i++)
     map[i] = (ordo_leaf_map){sizeof map[i], model->view.leaves[links[i].old_index], g_ptr_array_index(fresh, links[i].new_index)};
   status = ordo_session_embedder_status(session, "optimizer.rebind", model->optimizer->rebind(model->optimizer->ctx, map, n_links), before);
@@ -286,15 +293,18 @@ static ordo_status check_replace(ordo_instance *instance)
 {
   ordo_session *session = instance->session;
   if (!session->node || !(instance->decl->replaces & (1u << session->node->step)) || session->node->provider != (int)instance->provider)
-    return refuse(instance, ORDO_E_STATE, "E-LEAF-REPLACE", "its manifest lists the steps in which it may (replaces_leaves), and this is none of them",
+    return refuse(instance, ORDO_E_STATE, "E-LEAF-REPLACE",
+                  "its manifest lists the steps in which it may (replaces_leaves), and this is none of them",
                   "the plugin replaces leaves outside of its steps", instance->model->view.name);
   if (instance->replaced)
-    return refuse(instance, ORDO_E_INVARIANT, "E-INVARIANT-WRAPPED-TWICE", "a step transforms a model once; a second time would shard the shards",
+    return refuse(instance, ORDO_E_INVARIANT, "E-INVARIANT-WRAPPED-TWICE",
+                  "a step transforms a model once; a second time would shard the shards",
                   "the plugin replaces leaves a second time in one step", instance->model->view.name);
   return ORDO_OK;
 }
 
-ordo_status ordo_leaves_replace(ordo_instance *instance, const ordo_leaf_spec *given, size_t n_specs, const ordo_leaf_link *links, size_t n_links)
+ordo_status ordo_leaves_replace(ordo_instance *instance, const ordo_leaf_spec *given, size_t n_specs, const ordo_leaf_link *links,
+                                size_t n_links)
 {
   ordo_model_state *model = instance->model;
   ordo_session *session = instance->session;
@@ -348,11 +358,13 @@ ordo_status ordo_leaves_set_master(ordo_instance *instance, ordo_leaf_record *re
     return refuse(instance, ORDO_E_STATE, "E-LEAF-REPLACE", "masters are made in precision.wrap_optimizer or precision.initialize",
                   "a master is set outside of its step", record->leaf.name);
   if (record->leaf.master)
-    return refuse(instance, ORDO_E_INVARIANT, "E-INVARIANT-WRAPPED-TWICE", "a leaf has one master", "a second master is given to a leaf", record->leaf.name);
+    return refuse(instance, ORDO_E_INVARIANT, "E-INVARIANT-WRAPPED-TWICE", "a leaf has one master", "a second master is given to a leaf",
+                  record->leaf.name);
   if (!data && record->leaf.numel > 0)
     return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "a master needs storage", "a master without data", record->leaf.name);
   if (model->optimizer && !ORDO_CAN(model->optimizer, ordo_optimizer, rebind))
-    return refuse(instance, ORDO_E_UNSUPPORTED, "E-OPTIMIZER-REBIND", "it has no rebind function", "the optimizer cannot follow to masters", model->optimizer->name);
+    return refuse(instance, ORDO_E_UNSUPPORTED, "E-OPTIMIZER-REBIND", "it has no rebind function", "the optimizer cannot follow to masters",
+                  model->optimizer->name);
   master = ordo_leaf_record_new(model, &spec, instance);
   master->is_master = TRUE;
   master->leaf.index = record->leaf.index;
@@ -384,8 +396,8 @@ ordo_status ordo_leaves_stale(ordo_session *session, const ordo_leaf *leaf)
 {
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_STALE, "E-LEAF-STALE", leaf->replaced_by,
                           "a step of the set-up replaced all leaves of the model; the old ones are not trained any more",
-                          "use the leaves of ordo_session_model() after the set-up, and keep none across a step", "leaf '%s' was replaced by %s", leaf->name,
-                          leaf->replaced_by);
+                          "use the leaves of ordo_session_model() after the set-up, and keep none across a step",
+                          "leaf '%s' was replaced by %s", leaf->name, leaf->replaced_by);
 }
 
 void ordo_leaves_sweep(ordo_model_state *model)

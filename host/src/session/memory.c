@@ -17,8 +17,8 @@ typedef struct memory_block {
 struct ordo_memory {
   ordo_context *context;
   GMutex lock;
-  GHashTable *blocks;                  /* address -> memory_block */
-  int64_t now[ORDO_N_MEM_TAGS + 1];    /* the last one is the sum */
+  GHashTable *blocks;               /* address -> memory_block */
+  int64_t now[ORDO_N_MEM_TAGS + 1]; /* the last one is the sum */
   int64_t peak[ORDO_N_MEM_TAGS + 1];
 };
 

@@ -90,7 +90,8 @@ ordo_status ordo_model_builder_unit(ordo_model_builder *builder, const char *nam
   if (status != ORDO_OK)
     return status;
   if (!name || !*name)
-    return refuse(model, model->view.name, "it is how wrap policies, errors and checkpoints find it", "give every unit a name", "a unit has no name");
+    return refuse(model, model->view.name, "it is how wrap policies, errors and checkpoints find it", "give every unit a name",
+                  "a unit has no name");
   if (g_hash_table_contains(model->units_by_name, name))
     return refuse(model, name, "two units of one model have this name", "make unit names unique", "a unit was described twice");
   unit = g_new0(ordo_unit_record, 1);
@@ -126,9 +127,11 @@ static ordo_status check_desc(ordo_model_state *model, const ordo_param_desc *de
 {
   const ordo_param_record *tied = NULL;
   if (!desc->name || !*desc->name)
-    return refuse(model, model->view.name, "it is how checkpoints and errors find it", "give every parameter a name", "a parameter has no name");
+    return refuse(model, model->view.name, "it is how checkpoints and errors find it", "give every parameter a name",
+                  "a parameter has no name");
   if (model->units->len == 0)
-    return refuse(model, desc->name, "a parameter belongs to the unit added last", "call ordo_model_builder_unit first", "a parameter has no unit");
+    return refuse(model, desc->name, "a parameter belongs to the unit added last", "call ordo_model_builder_unit first",
+                  "a parameter has no unit");
   if (g_hash_table_contains(model->params_by_name, desc->name))
     return refuse(model, desc->name, "two parameters of one model have this name", "make names unique; for tied weights use tie_group",
                   "a parameter was described twice");
@@ -136,8 +139,8 @@ static ordo_status check_desc(ordo_model_state *model, const ordo_param_desc *de
     return refuse(model, desc->name, "every dimension must be at least 1, there may be at most 8, and the product must fit 59 bits",
                   "check the shape that the model computes for this parameter", "a parameter has an impossible shape");
   if (ordo_dtype_size(desc->dtype) == 0)
-    return refuse(model, desc->name, "parameters are described with a plain type; opaque storage is made by a plugin", "use an ORDO_F32 ... type",
-                  "a parameter has an unknown element type");
+    return refuse(model, desc->name, "parameters are described with a plain type; opaque storage is made by a plugin",
+                  "use an ORDO_F32 ... type", "a parameter has an unknown element type");
   if (desc->tie_group >= 0)
     tied = g_hash_table_lookup(model->ties, GSIZE_TO_POINTER((gsize)desc->tie_group + 1));
   if (tied && !same_storage(&tied->param, desc))
@@ -225,7 +228,8 @@ static ordo_leaf_record *first_leaf(ordo_model_state *model, ordo_param_record *
 {
   const ordo_mesh *mesh = model->session->mesh;
   g_autoptr(GPtrArray) members = g_ptr_array_new();
-  ordo_chunk chunk = {.struct_size = sizeof chunk, .param = &root->param, .kind = ORDO_CHUNK_RECT, .ndim = root->param.ndim, .end = root->param.numel};
+  ordo_chunk chunk = {
+      .struct_size = sizeof chunk, .param = &root->param, .kind = ORDO_CHUNK_RECT, .ndim = root->param.ndim, .end = root->param.numel};
   ordo_leaf_spec spec = {.struct_size = sizeof spec,
                          .name = root->param.name,
                          .dtype = root->param.dtype,
@@ -257,8 +261,8 @@ ordo_status ordo_model_state_finish(ordo_model_state *model)
   g_autoptr(GPtrArray) leaves = g_ptr_array_new();
   void **units, **params;
   if (model->params->len == 0)
-    return refuse(model, model->view.name, "model_build returned without describing a parameter", "describe units and parameters with the builder",
-                  "the model has no parameters");
+    return refuse(model, model->view.name, "model_build returned without describing a parameter",
+                  "describe units and parameters with the builder", "the model has no parameters");
   join_ties(model);
   units = g_new0(void *, model->units->len);
   params = g_new0(void *, model->params->len);

@@ -135,7 +135,8 @@ static ordo_status reduce_axis(ordo_session *session, uint32_t axis, GArray *gro
     memcpy(buffer + used, ordered ? (const void *)group->exact.words : (const void *)&group->sum, words * sizeof *buffer);
     used += (int64_t)words;
   }
-  status = ordo_session_reduce(session, session->mesh->axes[axis]->comm, buffer, used, ordered ? ORDO_I64 : ORDO_F64, ORDO_SUM, "grad norm");
+  status =
+      ordo_session_reduce(session, session->mesh->axes[axis]->comm, buffer, used, ordered ? ORDO_I64 : ORDO_F64, ORDO_SUM, "grad norm");
   if (status != ORDO_OK)
     return status;
   used = 0;
@@ -182,7 +183,8 @@ ordo_status ordo_norm_compute(ordo_session *session, double *norm)
    * coefficient would pull replicas apart. NaN does not survive a maximum everywhere, so it travels as infinity. */
   if (isnan(*norm))
     *norm = INFINITY;
-  return session->mesh->n_axes > 1 ? ordo_session_reduce(session, session->mesh->world, norm, 1, ORDO_F64, ORDO_MAX, "grad norm agree") : ORDO_OK;
+  return session->mesh->n_axes > 1 ? ordo_session_reduce(session, session->mesh->world, norm, 1, ORDO_F64, ORDO_MAX, "grad norm agree")
+                                   : ORDO_OK;
 }
 
 static uint16_t scale_16(ordo_dtype dtype, uint16_t value, float factor)

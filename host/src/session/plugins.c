@@ -29,7 +29,8 @@ static ordo_status host_fail(void *ctx, ordo_status status, const char *text, co
   const ordo_plugin_use *plugin = ctx;
   const char *step = plugin->session->where;
   g_autofree char *where = g_strdup_printf("plugin '%s', %s", plugin->id, step ? step : "outside of a step");
-  return ordo_errors_push(ordo_session_errors(plugin->session), status, "E-PLUGIN-FAILED", where, NULL, hint, "%s", text ? text : "(the plugin gave no text)");
+  return ordo_errors_push(ordo_session_errors(plugin->session), status, "E-PLUGIN-FAILED", where, NULL, hint, "%s",
+                          text ? text : "(the plugin gave no text)");
 }
 
 static void host_log(void *ctx, int32_t severity, const char *text)
@@ -71,7 +72,9 @@ static ordo_status refuse_table(ordo_plugin_use *plugin, const char *what, const
 
 static ordo_status find_table(ordo_plugin_use *plugin, uint32_t kind)
 {
-  const char *id = kind == ORDO_KIND_STRATEGY ? ORDO_STRATEGY_EXTENSION : kind == ORDO_KIND_PRECISION ? ORDO_PRECISION_EXTENSION : ORDO_COMM_HOOK_EXTENSION;
+  const char *id = kind == ORDO_KIND_STRATEGY    ? ORDO_STRATEGY_EXTENSION
+                   : kind == ORDO_KIND_PRECISION ? ORDO_PRECISION_EXTENSION
+                                                 : ORDO_COMM_HOOK_EXTENSION;
   const void *table = plugin->entry->get_extension(id);
   gboolean whole;
   if (!table)
@@ -129,7 +132,9 @@ ordo_status ordo_plugins_check_table(ordo_plugin_use *plugin, const ordo_decl *d
   for (uint32_t step = 0; step < ORDO_N_STEPS; step++) {
     gboolean there = !(decl->steps & (1u << step)) || (plugin->strategy && strategy_has(plugin->strategy, step)) ||
                      (plugin->precision && precision_has(plugin->precision, step));
-    g_autofree char *what = there ? NULL : g_strdup_printf("the manifest declares step %s, but the plugin's table has no function for it", ordo_step_name(step));
+    g_autofree char *what =
+        there ? NULL
+              : g_strdup_printf("the manifest declares step %s, but the plugin's table has no function for it", ordo_step_name(step));
     if (!there)
       status = refuse_table(plugin, what, decl->step_origin[step]);
   }
@@ -147,7 +152,8 @@ ordo_plugin_use *ordo_plugins_open(ordo_session *session, const ordo_found *foun
   plugin->found = found;
   plugin->id = g_strdup(found->manifest ? found->manifest->id : found->info.id);
   fill_host(plugin);
-  if (session->opener.open(session->opener.user, found, ordo_registry_flags(session->context->registry), ordo_session_errors(session), &plugin->entry) != ORDO_OK)
+  if (session->opener.open(session->opener.user, found, ordo_registry_flags(session->context->registry), ordo_session_errors(session),
+                           &plugin->entry) != ORDO_OK)
     return NULL;
   session->where = "init";
   before = ordo_errors_count(ordo_session_errors(session));
@@ -229,10 +235,12 @@ static ordo_status create_instance(ordo_session *session, guint index, ordo_mode
   instance->choice = provider->choice;
   instance->provider = index;
   session->where = "create";
-  status = plugin->strategy ? plugin->strategy->create(&instance->job, &instance->self) : plugin->precision->create(&instance->job, &instance->self);
+  status = plugin->strategy ? plugin->strategy->create(&instance->job, &instance->self)
+                            : plugin->precision->create(&instance->job, &instance->self);
   if (status == ORDO_OK && !instance->self) {
     g_free(instance);
-    return refuse_table(plugin, "create returned ORDO_OK without an instance", "the instance is the first argument of every other function");
+    return refuse_table(plugin, "create returned ORDO_OK without an instance",
+                        "the instance is the first argument of every other function");
   }
   if (status != ORDO_OK) {
     g_free(instance);
@@ -334,8 +342,8 @@ const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self)
     *self = instance->hook->self;
     return instance->hook->plugin->hook;
   }
-  if (!name || !*name || !g_strcmp0(name, "none") || !(choices = ordo_expression_parse(name, ORDO_KIND_COMM_HOOK, session->context->registry, errors)) ||
-      choices->len != 1)
+  if (!name || !*name || !g_strcmp0(name, "none") ||
+      !(choices = ordo_expression_parse(name, ORDO_KIND_COMM_HOOK, session->context->registry, errors)) || choices->len != 1)
     return NULL;
   choice = g_ptr_array_index(choices, 0);
   plugin = find_open(session, choice->found);

@@ -10,8 +10,8 @@ static ordo_status idle(ordo_session *session, const char *call)
 
 static ordo_status no_model(ordo_session *session, const char *call)
 {
-  return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-ARGUMENT", call, "it is an index into ordo_session_model()", "see session.h",
-                          "there is no such model or unit");
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-ARGUMENT", call, "it is an index into ordo_session_model()",
+                          "see session.h", "there is no such model or unit");
 }
 
 /* Outermost first when opening, the reverse when closing, as with every pair of events. */

@@ -58,14 +58,16 @@ ordo_status ordo_session_refuse(ordo_session *session, const char *call, const c
 {
   g_autofree char *state = NULL, *why = NULL;
   if (session->state == ORDO_SESSION_DEAD)
-    return ordo_errors_push(ordo_session_errors(session), session->dead_status, session->dead_status == ORDO_E_TIMEOUT ? "E-COMM-TIMEOUT" : "E-COMM-PEER-LOST", call,
-                            session->dead_text, "destroy the session and start the run again from its last checkpoint", "the session is dead");
+    return ordo_errors_push(ordo_session_errors(session), session->dead_status,
+                            session->dead_status == ORDO_E_TIMEOUT ? "E-COMM-TIMEOUT" : "E-COMM-PEER-LOST", call, session->dead_text,
+                            "destroy the session and start the run again from its last checkpoint", "the session is dead");
   if (session->state == ORDO_SESSION_FAILED)
-    return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-FAILED", call, session->dead_text, "destroy the session and create a new one",
-                            "the session failed before and can only be destroyed");
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-FAILED", call, session->dead_text,
+                            "destroy the session and create a new one", "the session failed before and can only be destroyed");
   state = ordo_session_state_text(session);
   why = g_strdup_printf("the session is %s; %s is legal %s", state, call, legal);
-  return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", call, why, "keep the order of session.h", "%s was called out of order", call);
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", call, why, "keep the order of session.h",
+                          "%s was called out of order", call);
 }
 
 ordo_status ordo_session_fail(ordo_session *session, ordo_status status)
@@ -77,13 +79,15 @@ ordo_status ordo_session_fail(ordo_session *session, ordo_status status)
   if (!error) { /* a collective of the host itself: the provider knows more */
     const char *text = session->comm->error_text ? session->comm->error_text(session->comm->ctx) : NULL;
     const char *code = status == ORDO_E_TIMEOUT ? "E-COMM-TIMEOUT" : lost ? "E-COMM-PEER-LOST" : "E-COMM-FAILED";
-    ordo_errors_push(ordo_session_errors(session), status, code, session->where, text, "look at the first error of the other ranks", "a collective of the host failed");
+    ordo_errors_push(ordo_session_errors(session), status, code, session->where, text, "look at the first error of the other ranks",
+                     "a collective of the host failed");
     error = ordo_errors_at(ordo_session_errors(session), 0);
   }
   session->state = lost ? ORDO_SESSION_DEAD : ORDO_SESSION_FAILED;
   session->dead_status = status;
   g_free(session->dead_text);
-  session->dead_text = error ? g_strdup_printf("%s%s%s", error->what, *error->why ? ": " : "", error->why) : g_strdup(ordo_status_name(status));
+  session->dead_text =
+      error ? g_strdup_printf("%s%s%s", error->what, *error->why ? ": " : "", error->why) : g_strdup(ordo_status_name(status));
   return status;
 }
 
@@ -95,10 +99,12 @@ ordo_status ordo_session_plugin_status(ordo_session *session, const ordo_plugin_
   g_autofree char *where = g_strdup_printf("plugin '%s', %s", plugin->id, session->where ? session->where : "outside of a step");
   if (status == ORDO_E_TIMEOUT || status == ORDO_E_PEER_LOST) /* passed on from a collective, which has no host->fail */
     return ordo_errors_push(errors, status, status == ORDO_E_TIMEOUT ? "E-COMM-TIMEOUT" : "E-COMM-PEER-LOST", where,
-                            session->comm->error_text ? session->comm->error_text(session->comm->ctx) : NULL, "look at the first error of the other ranks",
+                            session->comm->error_text ? session->comm->error_text(session->comm->ctx) : NULL,
+                            "look at the first error of the other ranks",
                             status == ORDO_E_TIMEOUT ? "a collective missed its deadline" : "a rank was lost");
-  return ordo_errors_push(errors, status, "E-PLUGIN-NO-RECORD", where, "the contract asks for a call of host->fail before any status but ORDO_OK",
-                          "report it to the plugin's author", "plugin '%s' returned %s without saying why", plugin->id, ordo_status_name(status));
+  return ordo_errors_push(errors, status, "E-PLUGIN-NO-RECORD", where,
+                          "the contract asks for a call of host->fail before any status but ORDO_OK", "report it to the plugin's author",
+                          "plugin '%s' returned %s without saying why", plugin->id, ordo_status_name(status));
 }
 
 ordo_status ordo_session_embedder_status(ordo_session *session, const char *callback, ordo_status status, size_t before)
@@ -106,11 +112,14 @@ ordo_status ordo_session_embedder_status(ordo_session *session, const char *call
   ordo_errors *errors = ordo_session_errors(session);
   if (status == ORDO_OK || ordo_errors_count(errors) > before)
     return status;
-  return ordo_errors_push(errors, status, "E-EMBEDDER-NO-RECORD", callback, "a callback records the reason with ordo_fail before it returns a status but ORDO_OK",
-                          "report it to the authors of the program", "the program's callback %s returned %s without saying why", callback, ordo_status_name(status));
+  return ordo_errors_push(errors, status, "E-EMBEDDER-NO-RECORD", callback,
+                          "a callback records the reason with ordo_fail before it returns a status but ORDO_OK",
+                          "report it to the authors of the program", "the program's callback %s returned %s without saying why", callback,
+                          ordo_status_name(status));
 }
 
-ordo_status ordo_session_reduce(ordo_session *session, const ordo_comm *comm, void *values, int64_t n, ordo_dtype dtype, uint32_t op, const char *label)
+ordo_status ordo_session_reduce(ordo_session *session, const ordo_comm *comm, void *values, int64_t n, ordo_dtype dtype, uint32_t op,
+                                const char *label)
 {
   ordo_collective c = ordo_collective_make(ORDO_ALL_REDUCE, values, values, n, dtype);
   c.op = op;
@@ -125,13 +134,14 @@ static ordo_status check_inputs(ordo_context *context, const ordo_plan *plan, co
     return ordo_errors_push(context->errors, ORDO_E_CONFLICT, "E-SESSION-PLAN", "ordo_session_create", "what was chosen has no order",
                             "`ordo why-not` shows the contradiction and what would resolve it", "the plan is not legal");
   if (!embedder || !ORDO_CAN(embedder, ordo_embedder, model_build))
-    return ordo_errors_push(context->errors, ORDO_E_INVALID, "E-SESSION-EMBEDDER", "ordo_session_create", "ordo_embedder.model_build describes the model",
-                            "set model_build", "the embedder has no model_build");
+    return ordo_errors_push(context->errors, ORDO_E_INVALID, "E-SESSION-EMBEDDER", "ordo_session_create",
+                            "ordo_embedder.model_build describes the model", "set model_build", "the embedder has no model_build");
   if (!(plan->flags & ORDO_PLAN_EVAL))
     for (guint m = 0; m < plan->model_trained->len; m++)
       if (g_array_index(plan->model_trained, gboolean, m) && !ORDO_CAN(embedder, ordo_embedder, optimizer_create))
-        return ordo_errors_push(context->errors, ORDO_E_INVALID, "E-SESSION-EMBEDDER", "ordo_session_create", "a trained model needs its optimizer",
-                                "set optimizer_create, or plan with ORDO_PLAN_EVAL", "the embedder has no optimizer_create");
+        return ordo_errors_push(context->errors, ORDO_E_INVALID, "E-SESSION-EMBEDDER", "ordo_session_create",
+                                "a trained model needs its optimizer", "set optimizer_create, or plan with ORDO_PLAN_EVAL",
+                                "the embedder has no optimizer_create");
   return ORDO_OK;
 }
 
@@ -146,8 +156,9 @@ static ordo_status make_mesh(ordo_session *session)
     session->comm = session->own_comm;
   ordo_errors_set_rank(ordo_session_errors(session), session->comm->rank);
   if (session->comm->size != session->plan->ranks)
-    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-SESSION-WORLD", session->comm->name, "a plan holds for one number of ranks",
-                            "plan for the ranks that there are", "the plan is for %d ranks, the communicator has %d", session->plan->ranks, session->comm->size);
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-SESSION-WORLD", session->comm->name,
+                            "a plan holds for one number of ranks", "plan for the ranks that there are",
+                            "the plan is for %d ranks, the communicator has %d", session->plan->ranks, session->comm->size);
   for (guint i = 0; i < axes->len; i++) {
     const ordo_plan_axis *axis = &g_array_index(axes, ordo_plan_axis, i);
     specs[i] = (ordo_axis_spec){axis->name, axis->kind, axis->size};
@@ -161,8 +172,8 @@ static ordo_status agree(ordo_session *session)
   const ordo_session_options *options = &session->options;
   g_autoptr(GChecksum) sum = g_checksum_new(G_CHECKSUM_SHA256);
   g_autofree char *text =
-      g_strdup_printf("%s %" G_GUINT64_FORMAT " %a %u %u %u", session->plan->digest, options->seed, options->max_grad_norm, options->ordered ? 1u : 0u,
-                      options->drift_interval, options->no_weight_sync ? 1u : 0u);
+      g_strdup_printf("%s %" G_GUINT64_FORMAT " %a %u %u %u", session->plan->digest, options->seed, options->max_grad_norm,
+                      options->ordered ? 1u : 0u, options->drift_interval, options->no_weight_sync ? 1u : 0u);
   g_autofree char *digest = NULL;
   g_checksum_update(sum, (const guchar *)text, -1);
   digest = g_strndup(g_checksum_get_string(sum), 16);
@@ -176,8 +187,8 @@ static void make_models(ordo_session *session)
                                                           g_array_index(session->plan->model_trained, gboolean, m)));
 }
 
-static ordo_session *session_new(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder, const ordo_session_options *options,
-                                 const ordo_opener *opener)
+static ordo_session *session_new(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,
+                                 const ordo_session_options *options, const ordo_opener *opener)
 {
   ordo_session *session = g_new0(ordo_session, 1);
   session->context = context;
@@ -203,8 +214,8 @@ static ordo_session *session_new(ordo_context *context, const ordo_plan *plan, c
   return session;
 }
 
-ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder, const ordo_session_options *options,
-                                     const ordo_opener *opener, ordo_session **result)
+ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,
+                                     const ordo_session_options *options, const ordo_opener *opener, ordo_session **result)
 {
   ordo_session *session;
   ordo_status status;
@@ -238,8 +249,8 @@ static ordo_status open_file(gpointer user, const ordo_found *found, uint32_t co
   return ordo_loader_open(found, context_flags, errors, entry);
 }
 
-ordo_status ordo_session_create(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder, const ordo_session_options *options,
-                                ordo_session **session)
+ordo_status ordo_session_create(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,
+                                const ordo_session_options *options, ordo_session **session)
 {
   const ordo_opener opener = {open_file, NULL};
   if (!context || !session)
@@ -295,7 +306,8 @@ ordo_status ordo_session_check_leaf(ordo_session *session, const ordo_leaf *leaf
   const ordo_leaf_record *record = ordo_leaves_find(session, leaf);
   ordo_session_enter(session);
   if (!record)
-    return ordo_session_leave(session, ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-LEAF-STALE", "ordo_session_check_leaf", "no leaf of this session stands at that address",
+    return ordo_session_leave(session, ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-LEAF-STALE",
+                                                        "ordo_session_check_leaf", "no leaf of this session stands at that address",
                                                         "take leaves from ordo_session_model()", "the pointer is no leaf of this session"));
   return ordo_session_leave(session, record->leaf.state == ORDO_LEAF_LIVE ? ORDO_OK : ordo_leaves_stale(session, leaf));
 }
@@ -329,7 +341,8 @@ void *ordo_session_alloc(ordo_session *session, size_t bytes, uint32_t tag)
 void ordo_session_free(ordo_session *session, void *memory)
 {
   if (!ordo_memory_release(session->memory, memory))
-    ordo_context_log(session->context, ORDO_LOG_ERROR, "ordo_session_free was given memory that ordo_session_alloc did not return, or twice");
+    ordo_context_log(session->context, ORDO_LOG_ERROR,
+                     "ordo_session_free was given memory that ordo_session_alloc did not return, or twice");
 }
 
 static void add_stats(const ordo_comm *comm, ordo_comm_stats *total)

@@ -39,13 +39,13 @@ typedef struct ordo_leaf_record {
 } ordo_leaf_record;
 
 typedef struct ordo_param_record {
-  ordo_param param; /* first */
+  ordo_param param;               /* first */
   struct ordo_param_record *root; /* first member of its tie group; itself if not tied */
-  guint n_members;  /* root: members of the group that require a gradient */
-  guint pending;    /* root: of them, not ready in this micro-batch */
-  gint64 ready_in;  /* serial of the micro-batch in which it was reported ready */
-  gboolean grad_held; /* root: the bound gradient holds a summand (params whose leaf is elsewhere) */
-  void *source;     /* storage that the embedder described it with, null if none */
+  guint n_members;                /* root: members of the group that require a gradient */
+  guint pending;                  /* root: of them, not ready in this micro-batch */
+  gint64 ready_in;                /* serial of the micro-batch in which it was reported ready */
+  gboolean grad_held;             /* root: the bound gradient holds a summand (params whose leaf is elsewhere) */
+  void *source;                   /* storage that the embedder described it with, null if none */
 } ordo_param_record;
 
 typedef struct ordo_unit_record {
@@ -95,10 +95,10 @@ struct ordo_model_builder {
 struct ordo_model_state {
   ordo_model view; /* first: what is handed out; its address never changes */
   ordo_session *session;
-  GPtrArray *units;   /* ordo_unit_record */
-  GPtrArray *params;  /* ordo_param_record */
-  GPtrArray *records; /* ordo_leaf_record: every leaf ever made, masters included */
-  GPtrArray *arrays;  /* arrays that were handed out, freed at the end */
+  GPtrArray *units;        /* ordo_unit_record */
+  GPtrArray *params;       /* ordo_param_record */
+  GPtrArray *records;      /* ordo_leaf_record: every leaf ever made, masters included */
+  GPtrArray *arrays;       /* arrays that were handed out, freed at the end */
   GPtrArray *host_storage; /* weights and gradients that the host allocated for leaves */
   GHashTable *units_by_name, *params_by_name, *ties;
   ordo_optimizer *optimizer; /* null before optimizer.create */
@@ -131,10 +131,10 @@ struct ordo_instance {
   guint provider;            /* index in the plan */
   ordo_job job;
   void *self;
-  gboolean divides;      /* first reducing strategy of its model: gets the divide factor */
-  ordo_instance *hook;   /* the comm hook it asked for, made on first use */
+  gboolean divides;       /* first reducing strategy of its model: gets the divide factor */
+  ordo_instance *hook;    /* the comm hook it asked for, made on first use */
   GPtrArray *hook_choice; /* owns the hook's ordo_choice */
-  gboolean replaced;     /* called replace_leaves in the running step */
+  gboolean replaced;      /* called replace_leaves in the running step */
 };
 
 /* One event of step_end with the instances that take part. */
@@ -179,9 +179,9 @@ struct ordo_session {
   /* set-up */
   guint next_node;
   gboolean *node_done;
-  GPtrArray *undo_log;        /* ordo_undo, one per finished step */
-  const ordo_node *node;      /* the running step, null outside */
-  GPtrArray *rebinds;         /* GArray of ordo_leaf_map: moves of optimizers in the running step */
+  GPtrArray *undo_log;   /* ordo_undo, one per finished step */
+  const ordo_node *node; /* the running step, null outside */
+  GPtrArray *rebinds;    /* GArray of ordo_leaf_map: moves of optimizers in the running step */
   ordo_phase phase;
   gboolean phase_entered;
   gboolean instances_made;
@@ -206,13 +206,13 @@ struct ordo_session {
   double busy_before, wait_before;
   GArray *step_begin, *micro_begin, *micro_end, *pre_step, *step_end; /* ordo_info_call */
   GArray *events;                                                     /* ordo_step_event */
-  ordo_instance *scaler; /* precision instance with loss_scale, or null */
+  ordo_instance *scaler;                                              /* precision instance with loss_scale, or null */
   ordo_instance *op_policy;
 };
 
 /* session.c */
-ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder, const ordo_session_options *options,
-                                     const ordo_opener *opener, ordo_session **session);
+ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,
+                                     const ordo_session_options *options, const ordo_opener *opener, ordo_session **session);
 #define ordo_session_errors(SESSION) ((SESSION)->context->errors)
 /* Names a state for error texts; freed by the caller. */
 char *ordo_session_state_text(const ordo_session *session);
@@ -255,7 +255,8 @@ int64_t ordo_chunk_numel(const ordo_chunk *chunk);
 /* The leaf holds exactly what the param computes with and no data axis shards it. */
 gboolean ordo_leaf_follows(const ordo_leaf_record *record, const ordo_param *param);
 ordo_status ordo_leaves_bind(ordo_model_state *model, ordo_param_record *param, void *data, void *grad);
-ordo_status ordo_leaves_replace(ordo_instance *instance, const ordo_leaf_spec *specs, size_t n_specs, const ordo_leaf_link *links, size_t n_links);
+ordo_status ordo_leaves_replace(ordo_instance *instance, const ordo_leaf_spec *specs, size_t n_specs, const ordo_leaf_link *links,
+                                size_t n_links);
 ordo_status ordo_leaves_set_master(ordo_instance *instance, ordo_leaf_record *record, float *data, float *grad);
 ordo_status ordo_leaves_stale(ordo_session *session, const ordo_leaf *leaf);
 ordo_leaf_record *ordo_leaves_find(ordo_session *session, const ordo_leaf *leaf);
@@ -326,6 +327,7 @@ void ordo_invariants_before_update(ordo_model_state *model);
 ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *model);
 guint64 ordo_checksum(const void *data, size_t bytes);
 /* sum over all data axes, or op over one communicator; sets the ordered flag where the session asks for it. */
-ordo_status ordo_session_reduce(ordo_session *session, const ordo_comm *comm, void *values, int64_t n, ordo_dtype dtype, uint32_t op, const char *label);
+ordo_status ordo_session_reduce(ordo_session *session, const ordo_comm *comm, void *values, int64_t n, ordo_dtype dtype, uint32_t op,
+                                const char *label);
 
 #endif

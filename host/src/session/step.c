@@ -19,7 +19,8 @@ static ordo_status check_thread(ordo_session *session, const char *call)
 #ifndef NDEBUG
   gsize self = ordo_session_this_thread();
   if (G_UNLIKELY(self != session->step_thread))
-    return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-CONTRACT-THREAD", call, "functions tagged [step] belong to the thread that began the step",
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-CONTRACT-THREAD", call,
+                            "functions tagged [step] belong to the thread that began the step",
                             "call them all from one thread, see docs/contract.md", "%s was called from another thread", call);
 #else
   (void)session, (void)call;
@@ -27,20 +28,21 @@ static ordo_status check_thread(ordo_session *session, const char *call)
   return ORDO_OK;
 }
 
-#define ENTER(SESSION, ALLOWED, CALL, LEGAL)                                            \
-  G_STMT_START                                                                          \
-  {                                                                                     \
-    ordo_session_enter(SESSION);                                                        \
-    if (G_UNLIKELY(!((1u << (SESSION)->state) & (ALLOWED))))                            \
+#define ENTER(SESSION, ALLOWED, CALL, LEGAL)                                               \
+  G_STMT_START                                                                             \
+  {                                                                                        \
+    ordo_session_enter(SESSION);                                                           \
+    if (G_UNLIKELY(!((1u << (SESSION)->state) & (ALLOWED))))                               \
       return ordo_session_leave(SESSION, ordo_session_refuse(SESSION, NAME(CALL), LEGAL)); \
-    if (G_UNLIKELY(check_thread(SESSION, NAME(CALL)) != ORDO_OK))                       \
-      return ordo_session_leave(SESSION, ORDO_E_STATE);                                 \
-  }                                                                                     \
+    if (G_UNLIKELY(check_thread(SESSION, NAME(CALL)) != ORDO_OK))                          \
+      return ordo_session_leave(SESSION, ORDO_E_STATE);                                    \
+  }                                                                                        \
   G_STMT_END
 
 static ordo_status bad_argument(ordo_session *session, const char *call, const char *what)
 {
-  return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-ARGUMENT", call, "it is an index into ordo_session_model()", "see session.h", "%s", what);
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-ARGUMENT", call, "it is an index into ordo_session_model()",
+                          "see session.h", "%s", what);
 }
 
 static ordo_status plugin_failed(ordo_session *session, const ordo_instance *owner, ordo_status status)
@@ -135,7 +137,8 @@ static ordo_status check_weight(ordo_session *session, double weight, double sum
     return ORDO_OK;
   why = g_strdup_printf("this rank gave %g, all data ranks together %g", weight, sum);
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-WEIGHT", NAME("step_begin"), why,
-                          "count the targets that enter the loss; skip a batch in which no rank has any", "the weight of a step must be finite, at least 0, and above 0 over all ranks");
+                          "count the targets that enter the loss; skip a batch in which no rank has any",
+                          "the weight of a step must be finite, at least 0, and above 0 over all ranks");
 }
 
 ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batches, double weight)
@@ -148,9 +151,10 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   if (n_micro_batches < 1)
     return ordo_session_leave(session, bad_argument(session, NAME("step_begin"), "a step has at least one micro-batch"));
   if (session->eval_only)
-    return ordo_session_leave(session, ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", NAME("step_begin"),
-                                                        "the plan was made with ORDO_PLAN_EVAL, so there is no optimizer", "plan without it to train",
-                                                        "a training step was begun in an evaluation-only session"));
+    return ordo_session_leave(session,
+                              ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", NAME("step_begin"),
+                                               "the plan was made with ORDO_PLAN_EVAL, so there is no optimizer",
+                                               "plan without it to train", "a training step was begun in an evaluation-only session"));
   add_comm_seconds(session, &session->busy_before, &session->wait_before);
   session->where = "step_begin";
   status = ordo_session_sum(session, &sum, 1);
@@ -212,19 +216,21 @@ ordo_status ordo_session_micro_begin(ordo_session *session)
 }
 
 /* Looks up the unit and refuses one that does not exist. */
-#define FIND_UNIT(SESSION, INDEX, UNIT, CALL)                                                               \
-  ordo_model_state *model = find_model(SESSION, INDEX);                                                     \
+#define FIND_UNIT(SESSION, INDEX, UNIT, CALL)                                                                      \
+  ordo_model_state *model = find_model(SESSION, INDEX);                                                            \
   ordo_unit_record *record = model && (UNIT) < model->view.n_units ? g_ptr_array_index(model->units, UNIT) : NULL; \
-  if (G_UNLIKELY(!record))                                                                                  \
+  if (G_UNLIKELY(!record))                                                                                         \
   return ordo_session_leave(SESSION, bad_argument(SESSION, NAME(CALL), "there is no such model or unit"))
 
 ordo_status ordo_session_pre_forward(ordo_session *session, uint32_t index, uint32_t unit)
 {
   ordo_status status;
-  ENTER(session, ORDO_IN(MICRO) | ORDO_IN(EVAL), "pre_forward", "in a micro-batch or evaluation, when no unit is open and no backward has begun");
+  ENTER(session, ORDO_IN(MICRO) | ORDO_IN(EVAL), "pre_forward",
+        "in a micro-batch or evaluation, when no unit is open and no backward has begun");
   FIND_UNIT(session, index, unit, "pre_forward");
   if (G_UNLIKELY(session->state == ORDO_SESSION_MICRO && unit < model->next_unit))
-    return ordo_session_leave(session, ordo_session_refuse(session, NAME("pre_forward"), "for units in ascending order, each once per micro-batch"));
+    return ordo_session_leave(session,
+                              ordo_session_refuse(session, NAME("pre_forward"), "for units in ascending order, each once per micro-batch"));
   status = run_unit_calls(session, model->calls.pre_forward, &record->unit, "pre_forward");
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
@@ -261,7 +267,8 @@ ordo_status ordo_session_pre_backward(ordo_session *session, uint32_t index, uin
   ENTER(session, ORDO_IN(MICRO) | ORDO_IN(BETWEEN), "pre_backward", "in a micro-batch, when no unit is open");
   FIND_UNIT(session, index, unit, "pre_backward");
   if (G_UNLIKELY(unit >= model->last_backward || record->forward_in != session->micro_serial))
-    return ordo_session_leave(session, ordo_session_refuse(session, NAME("pre_backward"), "for units that ran forward in this micro-batch, in descending order"));
+    return ordo_session_leave(
+        session, ordo_session_refuse(session, NAME("pre_backward"), "for units that ran forward in this micro-batch, in descending order"));
   status = run_unit_calls(session, model->calls.pre_backward, &record->unit, "pre_backward");
   if (G_LIKELY(status == ORDO_OK))
     status = progress(session, model);
@@ -286,7 +293,8 @@ static void mark_written(ordo_param_record *root)
 
 static ordo_status run_grad_ready(ordo_session *session, const ordo_model_state *model, const ordo_param *param)
 {
-  const ordo_param_call *call = (const ordo_param_call *)(const void *)model->calls.grad_ready->data, *end = call + model->calls.grad_ready->len;
+  const ordo_param_call *call = (const ordo_param_call *)(const void *)model->calls.grad_ready->data,
+                        *end = call + model->calls.grad_ready->len;
   session->where = "grad_ready";
   for (; call < end; call++) {
     ordo_status status = call->call(call->self, param);
@@ -304,7 +312,9 @@ ordo_status ordo_session_grad_ready(ordo_session *session, uint32_t index, uint3
   model = find_model(session, index);
   record = model && param < model->params->len ? g_ptr_array_index(model->params, param) : NULL;
   if (G_UNLIKELY(!record || index != session->open_model || !(record->param.flags & ORDO_PARAM_REQUIRES_GRAD)))
-    return ordo_session_leave(session, bad_argument(session, NAME("grad_ready"), "there is no such parameter in the model whose unit is open, or it requires no gradient"));
+    return ordo_session_leave(session,
+                              bad_argument(session, NAME("grad_ready"),
+                                           "there is no such parameter in the model whose unit is open, or it requires no gradient"));
   if (G_UNLIKELY(record->ready_in == session->micro_serial))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("grad_ready"), "once per parameter and micro-batch"));
   record->ready_in = session->micro_serial;
@@ -361,7 +371,8 @@ ordo_status ordo_session_reduce_gradients(ordo_session *session)
   ordo_status status;
   ENTER(session, ORDO_IN(STEP), "reduce_gradients", "after the last micro-batch of a step, once");
   if (session->info.micro_batch < session->info.n_micro_batches)
-    return ordo_session_leave(session, ordo_session_refuse(session, NAME("reduce_gradients"), "after the last micro-batch of a step, once"));
+    return ordo_session_leave(session,
+                              ordo_session_refuse(session, NAME("reduce_gradients"), "after the last micro-batch of a step, once"));
   status = ordo_finish_run(session, TRUE);
   if (status == ORDO_OK)
     session->state = ORDO_SESSION_REDUCED;
@@ -443,7 +454,9 @@ ordo_status ordo_session_activation(ordo_session *session, uint32_t index, ordo_
   const ordo_model_state *model = find_model(session, index);
   const ordo_activation_call *call, *end;
   if (!model || !model->calls.activation || model->calls.activation->len == 0)
-    return session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED ? ordo_session_refuse(session, NAME("activation"), "inside a unit") : ORDO_OK;
+    return session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED
+               ? ordo_session_refuse(session, NAME("activation"), "inside a unit")
+               : ORDO_OK;
   ENTER(session, ORDO_IN(FORWARD) | ORDO_IN(BACKWARD) | ORDO_IN(EVAL_FORWARD), "activation", "inside the forward or backward of a unit");
   session->where = "activation";
   call = (const ordo_activation_call *)(const void *)model->calls.activation->data;

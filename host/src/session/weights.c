@@ -14,8 +14,9 @@ enum { STAGING_BYTES = 4 << 20 }; /* best message size on one node: 1-4 MiB */
 static ordo_status no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes)
 {
   g_autofree char *why = g_strdup_printf("%zu bytes were asked for", bytes);
-  return ordo_errors_push(ordo_session_errors(model->session), ORDO_E_NOMEM, "E-NOMEM", leaf->name, why, "use a smaller model, more ranks with a sharding strategy, or more memory",
-                          "out of memory for leaf '%s'", leaf->name);
+  return ordo_errors_push(ordo_session_errors(model->session), ORDO_E_NOMEM, "E-NOMEM", leaf->name, why,
+                          "use a smaller model, more ranks with a sharding strategy, or more memory", "out of memory for leaf '%s'",
+                          leaf->name);
 }
 
 static size_t leaf_bytes(const ordo_leaf *leaf, int64_t numel)
@@ -75,8 +76,9 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
   size_t before = ordo_errors_count(ordo_session_errors(session));
   const ordo_param_record *record = ordo_model_param(model, chunk->param);
   if (!record)
-    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-WEIGHTS-SOURCE", session->where, "the chunk's param is not one of job->model",
-                            "report it to the plugin's author", "weights were asked for a parameter of another model");
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-WEIGHTS-SOURCE", session->where,
+                            "the chunk's param is not one of job->model", "report it to the plugin's author",
+                            "weights were asked for a parameter of another model");
   if (ordo_chunk_numel(chunk) == 0)
     return ORDO_OK;
   if (record->source && (record->param.dtype == ORDO_F32 || record->param.dtype == ORDO_F64)) {
@@ -85,7 +87,8 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
   }
   if (!embedder->weights_read)
     return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-WEIGHTS-SOURCE", chunk->param->name,
-                            "the parameter was described without fp32 data and the embedder has no weights_read", "set ordo_embedder.weights_read, or describe every parameter with data",
+                            "the parameter was described without fp32 data and the embedder has no weights_read",
+                            "set ordo_embedder.weights_read, or describe every parameter with data",
                             "there is no source of weights for '%s'", chunk->param->name);
   return ordo_session_embedder_status(session, "weights_read", embedder->weights_read(embedder->ctx, &model->view, chunk, dst), before);
 }
@@ -102,8 +105,9 @@ static ordo_status fill_converted(ordo_model_state *model, ordo_leaf *leaf)
   if (leaf->opaque)
     return leaf->opaque->pack(leaf->opaque->ctx, values, leaf->numel, leaf->data);
   if (leaf->dtype != ORDO_F64 && leaf->dtype != ORDO_BF16 && leaf->dtype != ORDO_F16)
-    return ordo_errors_push(ordo_session_errors(model->session), ORDO_E_UNSUPPORTED, "E-WEIGHTS-SOURCE", leaf->name, "integers cannot be filled from fp32 weights",
-                            "describe integer parameters with data", "the host cannot load leaf '%s'", leaf->name);
+    return ordo_errors_push(ordo_session_errors(model->session), ORDO_E_UNSUPPORTED, "E-WEIGHTS-SOURCE", leaf->name,
+                            "integers cannot be filled from fp32 weights", "describe integer parameters with data",
+                            "the host cannot load leaf '%s'", leaf->name);
   store(leaf->dtype, values, leaf->numel, leaf->data);
   return ORDO_OK;
 }
@@ -279,8 +283,8 @@ static ordo_status compare_axis(ordo_model_state *model, uint32_t axis)
       continue;
     ordo_errors_push(ordo_session_errors(session), ORDO_E_MISMATCH, "E-WEIGHTS-DIFFER", session->mesh->axes[axis]->name,
                      "the session was told not to make replicas equal (no_weight_sync), and they are not",
-                     "give every rank the same weights, or leave no_weight_sync at 0", "leaf '%s' holds other values on another rank of axis '%s'",
-                     leaf->name, session->mesh->axes[axis]->name);
+                     "give every rank the same weights, or leave no_weight_sync at 0",
+                     "leaf '%s' holds other values on another rank of axis '%s'", leaf->name, session->mesh->axes[axis]->name);
     status = ORDO_E_MISMATCH;
   }
   return status;

@@ -31,7 +31,10 @@ static void layout_is_row_major(void **state)
 
 static void sizes_that_do_not_fit_are_refused(void **state)
 {
-  static const ordo_axis_spec rows[][2] = {{{"tp", 2, 2}, {"ddp", 1, 3}}, {{"tp", 2, 0}, {"ddp", 1, 4}}, {{"tp", 2, 1 << 30}, {"ddp", 1, 1 << 30}}, {{"tp", 2, -2}, {"ddp", 1, -2}}};
+  static const ordo_axis_spec rows[][2] = {{{"tp", 2, 2}, {"ddp", 1, 3}},
+                                           {{"tp", 2, 0}, {"ddp", 1, 4}},
+                                           {{"tp", 2, 1 << 30}, {"ddp", 1, 1 << 30}},
+                                           {{"tp", 2, -2}, {"ddp", 1, -2}}};
   (void)state;
   for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
     struct ordo_context context = test_context();

@@ -46,11 +46,11 @@ static void wrong_arguments_are_named(void **state)
   int64_t counts[4] = {1, 1, -1, 1};
   ordo_collective good = ordo_collective_make(ORDO_ALL_REDUCE, buffer, buffer, 4, ORDO_F32), c;
   assert_int_equal(ordo_comm_run(f->comm, &good), ORDO_OK);
-#define REFUSED(STATUS, ARGUMENT, ...)                                                                                                     \
-  do {                                                                                                                                     \
-    c = good;                                                                                                                              \
-    __VA_ARGS__;                                                                                                                           \
-    assert_refused(f, &c, STATUS, ARGUMENT);                                                                                               \
+#define REFUSED(STATUS, ARGUMENT, ...)       \
+  do {                                       \
+    c = good;                                \
+    __VA_ARGS__;                             \
+    assert_refused(f, &c, STATUS, ARGUMENT); \
   } while (0)
   REFUSED(ORDO_E_INVALID, "`kind`", c.kind = 0);
   REFUSED(ORDO_E_INVALID, "`kind`", c.kind = 10);
@@ -116,8 +116,9 @@ static void bytes_are_the_logical_buffer(void **state)
   static const struct {
     uint32_t kind;
     uint64_t bytes;
-  } rows[] = {{ORDO_ALL_REDUCE, 40}, {ORDO_REDUCE_SCATTER, 160}, {ORDO_ALL_GATHER, 160}, {ORDO_BROADCAST, 40}, {ORDO_ALL_TO_ALL, 160},
-              {ORDO_ALL_TO_ALL_V, 40}, {ORDO_SEND, 40}, {ORDO_RECV, 40}, {ORDO_BARRIER, 0}};
+  } rows[] = {{ORDO_ALL_REDUCE, 40},  {ORDO_REDUCE_SCATTER, 160}, {ORDO_ALL_GATHER, 160}, {ORDO_BROADCAST, 40},
+              {ORDO_ALL_TO_ALL, 160}, {ORDO_ALL_TO_ALL_V, 40},    {ORDO_SEND, 40},        {ORDO_RECV, 40},
+              {ORDO_BARRIER, 0}};
   for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
     ordo_collective c = ordo_collective_make(rows[i].kind, send, recv, 10, ORDO_F32);
     c.send_counts = c.recv_counts = ones;

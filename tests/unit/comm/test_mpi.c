@@ -132,7 +132,8 @@ static void run_reduction(int provider, gboolean in_window, gboolean in_place, u
   int64_t first = kind == ORDO_REDUCE_SCATTER ? count * comm->rank : 0;
   for (int64_t i = 0; i < total; i++)
     set(at.send, i, dtype, value_at(comm->rank, i, dtype));
-  ordo_collective c = ordo_collective_make(kind, at.send, in_place ? at.send + (size_t)first * ordo_dtype_size(dtype) : at.recv, count, dtype);
+  ordo_collective c =
+      ordo_collective_make(kind, at.send, in_place ? at.send + (size_t)first * ordo_dtype_size(dtype) : at.recv, count, dtype);
   c.op = op;
   c.flags = flags;
   c.factor = factor;

@@ -138,12 +138,9 @@ static void the_report_shows_the_last_collectives(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_rank_copies_and_scales),
-      cmocka_unit_test(memory_is_zeroed_and_aligned),
-      cmocka_unit_test(one_rank_cannot_make_two),
-      cmocka_unit_test(fake_ranks_keep_data_local),
-      cmocka_unit_test(impossible_fake_worlds_are_refused),
-      cmocka_unit_test(the_report_shows_the_last_collectives),
+      cmocka_unit_test(one_rank_copies_and_scales),         cmocka_unit_test(memory_is_zeroed_and_aligned),
+      cmocka_unit_test(one_rank_cannot_make_two),           cmocka_unit_test(fake_ranks_keep_data_local),
+      cmocka_unit_test(impossible_fake_worlds_are_refused), cmocka_unit_test(the_report_shows_the_last_collectives),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

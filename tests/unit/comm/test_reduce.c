@@ -15,7 +15,7 @@ static float from_bits(uint32_t bits)
 
 static gboolean is_nan16(uint16_t bits, uint16_t exponent)
 {
-  return (bits & exponent) == exponent && (bits & (uint16_t)~(exponent | 0x8000u)) != 0;
+  return (bits & exponent) == exponent && (bits & (uint16_t) ~(exponent | 0x8000u)) != 0;
 }
 
 static void rounding_matches_the_table(void **state)

@@ -32,10 +32,10 @@ static inline const char *last_code(const struct ordo_context *context)
   return n ? ordo_errors_at(context->errors, n - 1)->code : "";
 }
 
-#define assert_contains(TEXT, PART)                                                                                                        \
-  do {                                                                                                                                     \
-    if (!strstr(TEXT, PART))                                                                                                               \
-      fail_msg("'%s' does not contain '%s'", TEXT, PART);                                                                                  \
+#define assert_contains(TEXT, PART)                       \
+  do {                                                    \
+    if (!strstr(TEXT, PART))                              \
+      fail_msg("'%s' does not contain '%s'", TEXT, PART); \
   } while (0)
 
 #endif

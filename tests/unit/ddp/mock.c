@@ -140,6 +140,7 @@ static ordo_status comm_start(void *ctx, const ordo_collective *desc, ordo_reque
     pthread_cond_broadcast(&world->change);
   }
   event(rank, 's', index);
+  rank->busy += 0.25;
   rank->open_requests++;
   pthread_mutex_unlock(&world->lock);
   *request = malloc(sizeof **request);
@@ -168,6 +169,7 @@ static ordo_status comm_wait(void *ctx, ordo_request *request)
     memcpy(request->recv, c->result, request->send_bytes * pieces);
   }
   event(rank, 'w', request->index);
+  rank->busy += 0.25;
   rank->open_requests--;
   int dead = world->dead;
   pthread_mutex_unlock(&world->lock);
@@ -189,6 +191,11 @@ static ordo_status comm_free(void *ctx, void *memory)
   ((mock_rank *)ctx)->open_windows--;
   free(memory);
   return ORDO_OK;
+}
+
+static void comm_stats(void *ctx, ordo_comm_stats *stats)
+{
+  stats->busy_seconds = ((const mock_rank *)ctx)->busy;
 }
 
 /* ---- host and job ---- */
@@ -281,7 +288,7 @@ static void job_metric(void *ctx, const char *name, double value)
   mock_rank *rank = ctx;
   rank->n_metrics++;
   if (strcmp(name, "overlap") == 0)
-    rank->metric_sum = value;
+    rank->overlap = value;
 }
 
 static double job_now(void *ctx)
@@ -302,7 +309,8 @@ static void init_tables(mock_rank *rank)
                            .start = comm_start,
                            .wait = comm_wait,
                            .alloc = comm_alloc,
-                           .free = comm_free};
+                           .free = comm_free,
+                           .stats = comm_stats};
   rank->axis = (ordo_axis){sizeof rank->axis, "ddp", 0, ORDO_AXIS_DATA, rank->world->size, rank->rank, &rank->comm};
   rank->axes[0] = &rank->axis;
   rank->mesh = (ordo_mesh){sizeof rank->mesh, 1, rank->rank, rank->world->size, 0, rank->axes, &rank->comm};

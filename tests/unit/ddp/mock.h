@@ -73,8 +73,9 @@ typedef struct mock_rank {
   ordo_status failed; /* of the last host->fail */
   char error[2048], hint[512];
   int n_metrics;
-  double metric_sum;
-  double clock;
+  double overlap;
+  double clock; /* one second for each look at it */
+  double busy;  /* a quarter of a second for each start and wait */
 
   const ordo_strategy *strategy;
   void *instance;

@@ -18,6 +18,9 @@ static const struct {
     {"apex_amp", FAKE_APEX_AMP},
     {"watch_restores", FAKE_WATCH_RESTORES},
     {"picky", FAKE_PICKY},
+    {"passive", FAKE_PASSIVE},
+    {"tp_plain", FAKE_TP_PLAIN},
+    {"prepare", FAKE_PREPARE},
 };
 
 const char *fake_manifest(const char *id)
@@ -124,17 +127,27 @@ ordo_decl *session_add(session *s, const char *manifest, const char *extra, cons
   return decl;
 }
 
+static void add_by_name(session *s, const char *id, const char *options, int size, gboolean *extended)
+{
+  gboolean own = s->extra_for && strcmp(s->extra_for, id) == 0;
+  session_add(s, fake_manifest(id), own ? s->extra : NULL, options, size);
+  *extended = *extended || own;
+}
+
 void session_add_set(session *s, const char *strategies, const char *precision)
 {
   g_auto(GStrv) names = g_strsplit(strategies, "+", -1);
   g_auto(GStrv) level = g_strsplit(precision, ":", 2);
+  gboolean extended = FALSE;
   /* the expression names the innermost axis first, the mesh the outermost */
   for (guint i = g_strv_length(names); i > 0; i--) {
     if (strcmp(names[i - 1], "none") != 0)
-      session_add(s, fake_manifest(names[i - 1]), NULL, NULL, 2);
+      add_by_name(s, names[i - 1], NULL, 2, &extended);
   }
   if (strcmp(level[0], "none") != 0)
-    session_add(s, fake_manifest(level[0]), NULL, level[1], 0);
+    add_by_name(s, level[0], level[1], 0, &extended);
+  if (s->extra_for && !extended)
+    add_by_name(s, s->extra_for, NULL, 0, &extended);
 }
 
 void session_input(const session *s, ordo_resolve_input *input)

@@ -14,8 +14,9 @@ typedef struct session {
   gboolean trained[4];
   size_t n_models;
   gboolean resume, eval;
-  GRand *disturb; /* not null: lines are reordered and ids renamed */
-  guint64 off;    /* clauses removed */
+  GRand *disturb;                /* not null: lines are reordered and ids renamed */
+  guint64 off;                   /* clauses removed */
+  const char *extra_for, *extra; /* session_add_set appends these lines to the manifest of that plugin, added if it is not in the set */
 } session;
 
 session *session_new(void);

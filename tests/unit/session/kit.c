@@ -9,6 +9,7 @@ static kit *current; /* tables have no user pointer before create */
 /* ---- fake plugins ---- */
 
 typedef struct fake_instance {
+  kit *k;
   fake *knobs;
   const ordo_job *job;
   float *shard, *shard_grad, *full, *full_grad, *master, *master_grad;
@@ -29,7 +30,7 @@ static const char *id_of(const ordo_job *job)
 
 static ordo_status hear(const fake_instance *self, const char *member)
 {
-  g_string_append_printf(current->log, "%s.%s ", self->knobs->id, member);
+  g_string_append_printf(self->k->log, "%s.%s ", self->knobs->id, member);
   if (g_strcmp0(self->knobs->fail_in, member))
     return ORDO_OK;
   if (self->knobs->lose_rank)
@@ -51,6 +52,7 @@ static ordo_status fake_create(const ordo_job *job, void **instance)
 {
   fake_instance *self = g_new0(fake_instance, 1);
   ordo_status status;
+  self->k = current;
   self->knobs = find_fake(id_of(job));
   self->job = job;
   status = hear(self, "create");
@@ -77,7 +79,8 @@ static int64_t total_numel(const ordo_model *model)
 {
   int64_t total = 0;
   for (uint32_t i = 0; i < model->n_params; i++)
-    total += ((const ordo_param_record *)model->params[i])->root == (const ordo_param_record *)model->params[i] ? model->params[i]->numel : 0;
+    total +=
+        ((const ordo_param_record *)model->params[i])->root == (const ordo_param_record *)model->params[i] ? model->params[i]->numel : 0;
   return total;
 }
 
@@ -95,7 +98,12 @@ static ordo_status shard_flat(fake_instance *self)
   int64_t first = piece * job->axis->coordinate, at = 0;
   ordo_chunk chunks[8];
   ordo_leaf_link links[8];
-  ordo_leaf_spec specs[2] = {{.struct_size = sizeof specs[0], .name = "flat", .dtype = ORDO_F32, .grad_dtype = ORDO_F32, .numel = piece, .flags = ORDO_PARAM_REQUIRES_GRAD}};
+  ordo_leaf_spec specs[2] = {{.struct_size = sizeof specs[0],
+                              .name = "flat",
+                              .dtype = ORDO_F32,
+                              .grad_dtype = ORDO_F32,
+                              .numel = piece,
+                              .flags = ORDO_PARAM_REQUIRES_GRAD}};
   size_t n_links = 0;
   ordo_status status;
   memset(chunks, 0, sizeof chunks);
@@ -119,7 +127,12 @@ static ordo_status shard_flat(fake_instance *self)
     if (!is_root(param))
       continue;
     if (begin < end)
-      chunks[specs[0].placement.n_chunks++] = (ordo_chunk){.struct_size = sizeof chunks[0], .param = param, .kind = ORDO_CHUNK_FLAT, .leaf_offset = begin - first, .begin = begin - at, .end = end - at};
+      chunks[specs[0].placement.n_chunks++] = (ordo_chunk){.struct_size = sizeof chunks[0],
+                                                           .param = param,
+                                                           .kind = ORDO_CHUNK_FLAT,
+                                                           .leaf_offset = begin - first,
+                                                           .begin = begin - at,
+                                                           .end = end - at};
     at += param->numel;
   }
   for (uint32_t i = 0; i < model->n_leaves; i++)
@@ -156,7 +169,7 @@ static ordo_status fake_prepare_joint(void *data, ordo_optimizer *optimizer)
 
 static void fake_undo(void *data, ordo_step step)
 {
-  g_string_append_printf(current->log, "%s.undo(%s) ", ((fake_instance *)data)->knobs->id, ordo_step_name(step));
+  g_string_append_printf(((fake_instance *)data)->k->log, "%s.undo(%s) ", ((fake_instance *)data)->knobs->id, ordo_step_name(step));
 }
 
 /* Binds every param into the gathered buffer (flat), as a sharding strategy does before its forward. */
@@ -309,10 +322,10 @@ static ordo_status plain(void *data, const char *member)
   return hear(data, member);
 }
 
-#define PLAIN(NAME)                              \
-  static ordo_status fake_##NAME(void *data)     \
-  {                                              \
-    return plain(data, #NAME);                   \
+#define PLAIN(NAME)                          \
+  static ordo_status fake_##NAME(void *data) \
+  {                                          \
+    return plain(data, #NAME);               \
   }
 PLAIN(validate)
 PLAIN(setup_environment)
@@ -453,7 +466,14 @@ static void fake_deinit(void)
   g_string_append(current->log, "deinit ");
 }
 
-static const ordo_plugin entry = {.magic = ORDO_PLUGIN_MAGIC, .abi_major = ORDO_ABI_MAJOR, .struct_size = sizeof entry, .id = "fake", .version = "1.0.0", .init = fake_init, .deinit = fake_deinit, .get_extension = get_extension};
+static const ordo_plugin entry = {.magic = ORDO_PLUGIN_MAGIC,
+                                  .abi_major = ORDO_ABI_MAJOR,
+                                  .struct_size = sizeof entry,
+                                  .id = "fake",
+                                  .version = "1.0.0",
+                                  .init = fake_init,
+                                  .deinit = fake_deinit,
+                                  .get_extension = get_extension};
 
 static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t flags, ordo_errors *errors, const ordo_plugin **result)
 {
@@ -471,7 +491,8 @@ static const struct {
   const char *unit, *name;
   int64_t rows, columns;
   int32_t tie;
-} shapes[] = {{"embed", "embed.weight", 5, 3, 0}, {"block", "block.a", 3, 4, -1}, {"block", "block.b", 3, 0, -1}, {"head", "head.weight", 5, 3, 0}};
+} shapes[] = {
+    {"embed", "embed.weight", 5, 3, 0}, {"block", "block.a", 3, 4, -1}, {"block", "block.b", 3, 0, -1}, {"head", "head.weight", 5, 3, 0}};
 
 float kit_weight(uint32_t param, int64_t element)
 {
@@ -484,7 +505,8 @@ static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model,
   const char *unit = NULL;
   (void)model;
   for (guint i = 0; i < G_N_ELEMENTS(shapes); i++) {
-    ordo_param_desc desc = {.struct_size = sizeof desc, .name = shapes[i].name, .dtype = ORDO_F32, .flags = ORDO_PARAM_REQUIRES_GRAD | ORDO_PARAM_DECAY};
+    ordo_param_desc desc = {
+        .struct_size = sizeof desc, .name = shapes[i].name, .dtype = ORDO_F32, .flags = ORDO_PARAM_REQUIRES_GRAD | ORDO_PARAM_DECAY};
     ordo_status status;
     desc.tie_group = k->no_tie ? -1 : shapes[i].tie;
     desc.ndim = shapes[i].columns ? 2 : 1;
@@ -637,6 +659,7 @@ kit *kit_new(void)
   k->plan->providers = g_array_new(FALSE, FALSE, sizeof(ordo_plan_provider));
   k->plan->model_names = g_ptr_array_new();
   k->plan->model_trained = g_array_new(FALSE, FALSE, sizeof(gboolean));
+  k->plan->nodes = g_array_new(FALSE, FALSE, sizeof(ordo_plan_node));
   g_strlcpy(k->plan->digest, "0123456789abcdef", sizeof k->plan->digest);
   k->embedder = (ordo_embedder){.struct_size = sizeof k->embedder,
                                 .ctx = k,
@@ -659,8 +682,12 @@ static const char *no_option(gpointer user, const char *key)
 
 fake *kit_add(kit *k, const char *id, const char *lines, int axis_size)
 {
-  g_autofree char *text = g_strdup_printf("abi=1.0\nid=%s\nversion=1.0.0\nsummary=fake\n%s%s%s", id, strstr(lines, "kind=") ? "" : "kind=strategy\n",
-                                          strstr(lines, "kind=") || strstr(lines, "mesh_axis") ? "" : axis_size ? "mesh_axis=data\n" : "mesh_axis=none\n", lines);
+  g_autofree char *text =
+      g_strdup_printf("abi=1.0\nid=%s\nversion=1.0.0\nsummary=fake\n%s%s%s", id, strstr(lines, "kind=") ? "" : "kind=strategy\n",
+                      strstr(lines, "kind=") || strstr(lines, "mesh_axis") ? ""
+                      : axis_size                                          ? "mesh_axis=data\n"
+                                                                           : "mesh_axis=none\n",
+                      lines);
   ordo_found *found = g_new0(ordo_found, 1);
   ordo_choice *choice = g_new0(ordo_choice, 1);
   ordo_plan_provider provider = {.choice = choice, .axis = -1};
@@ -712,11 +739,18 @@ static void resolve(kit *k)
   input.model_names = names;
   k->plan->flags = (k->eval ? ORDO_PLAN_EVAL : 0) | (k->resume ? ORDO_PLAN_RESUME : 0);
   k->plan->resolution = ordo_resolve(&input);
+  for (guint i = 0; i < k->plan->resolution->nodes->len; i++) {
+    const ordo_node *node = &g_array_index(k->plan->resolution->nodes, ordo_node, i);
+    ordo_plan_node row = {
+        .struct_size = sizeof row, .step = node->step, .phase = node->phase, .model = node->model, .name = ordo_step_name(node->step)};
+    g_array_append_val(k->plan->nodes, row);
+  }
 }
 
 ordo_status kit_create(kit *k)
 {
   const ordo_opener opener = {open_fake, NULL};
+  current = k;
   if (!k->plan->resolution)
     resolve(k);
   assert_true(k->plan->resolution->legal);
@@ -737,6 +771,7 @@ void kit_setup(kit *k)
 
 void kit_free(kit *k)
 {
+  current = k;
   ordo_session_destroy(k->session);
   for (guint i = 0; i < k->founds->len; i++) {
     ordo_found *found = g_ptr_array_index(k->founds, i);
@@ -756,6 +791,7 @@ void kit_free(kit *k)
   g_array_unref(k->plan->providers);
   g_ptr_array_unref(k->plan->model_names);
   g_array_unref(k->plan->model_trained);
+  g_array_unref(k->plan->nodes);
   g_free(k->plan);
   g_ptr_array_unref(k->founds);
   g_string_free(k->log, TRUE);

@@ -79,18 +79,18 @@ ordo_status kit_micro(kit *k, float grad);
 const char *kit_code(const kit *k);
 /* All text of the first record. */
 char *kit_text(const kit *k);
-#define kit_assert_mentions(K, WORD)                                        \
-  do {                                                                      \
-    g_autofree char *kit_text_ = kit_text(K);                               \
-    if (!strstr(kit_text_, (WORD)))                                         \
-      fail_msg("'%s' is not in: %s", (WORD), kit_text_);                    \
+#define kit_assert_mentions(K, WORD)                     \
+  do {                                                   \
+    g_autofree char *kit_text_ = kit_text(K);            \
+    if (!strstr(kit_text_, (WORD)))                      \
+      fail_msg("'%s' is not in: %s", (WORD), kit_text_); \
   } while (0)
 float kit_weight(uint32_t param, int64_t element);
 
 #define KIT_DDP "steps=strategy.wrap\nreduces=yes\n"
-#define KIT_FSDP1                                                                                                             \
+#define KIT_FSDP1 \
   "flags=setup_optimizers_in_pre_dispatch,restores_after_wrap\nsteps=strategy.wrap\nreplaces_leaves=strategy.wrap\nreduces=yes\n"
-#define KIT_FSDP2                                                                                                     \
+#define KIT_FSDP2                                                                                                            \
   "flags=requires_joint_prepare,restores_after_wrap\nsteps=strategy.prepare_joint\nreplaces_leaves=strategy.prepare_joint\n" \
   "reduces=yes\n"
 #define KIT_AMP "kind=precision\nsteps=precision.convert_model,precision.wrap_optimizer\nflags=wraps_optimizer\n"

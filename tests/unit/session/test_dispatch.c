@@ -15,8 +15,10 @@ static void runs_each_step_once_in_order(void **state)
   (void)state;
   kit_add(k, "ddp", KIT_DDP, 1);
   kit_setup(k);
-  assert_string_equal(k->log->str, "init +setup ddp.create ddp.validate ddp.setup_environment optimizer.create -setup +pre_dispatch ddp.wrap ddp.after_setup "
-                                   "-pre_dispatch +dispatch ");
+  assert_string_equal(
+      k->log->str,
+      "init +setup ddp.create ddp.validate ddp.setup_environment optimizer.create -setup +pre_dispatch ddp.wrap ddp.after_setup "
+      "-pre_dispatch +dispatch ");
   assert_int_equal(k->optimizers, 1);
   assert_int_equal(ordo_session_setup(k->session), ORDO_E_STATE);
   assert_string_equal(kit_code(k), "E-STATE-ORDER");
@@ -55,6 +57,7 @@ static void one_step_at_a_time_names_each(void **state)
   assert_int_equal(kit_create(k), ORDO_OK);
   while (n < k->plan->resolution->nodes->len) {
     assert_int_equal(ordo_session_setup_next(k->session, &node), ORDO_OK);
+    assert_string_equal(node->name, ordo_step_name(g_array_index(k->plan->resolution->nodes, ordo_node, n).step));
     n++;
   }
   assert_int_equal(ordo_session_setup_next(k->session, &node), ORDO_E_STATE);
@@ -227,7 +230,8 @@ static void restore_runs_when_resuming(void **state)
   k->resume = TRUE;
   k->embedder.restore = on_restore;
   kit_setup(k);
-  assert_int_equal(restored, 1u << ORDO_STEP_RESTORE_OPTIMIZER | 1u << ORDO_STEP_RESTORE_SCHEDULER | 1u << ORDO_STEP_RESTORE_DATA | 1u << ORDO_STEP_RESTORE_RNG);
+  assert_int_equal(restored, 1u << ORDO_STEP_RESTORE_OPTIMIZER | 1u << ORDO_STEP_RESTORE_SCHEDULER | 1u << ORDO_STEP_RESTORE_DATA |
+                                 1u << ORDO_STEP_RESTORE_RNG);
   kit_free(k);
 }
 

@@ -187,8 +187,12 @@ static void check_8_waits_for_a_step_that_must_change(void **state)
 
 static void check_9_evaluation_needs_no_optimizer(void **state)
 {
-  const char *const lines[] = {KIT_DDP, KIT_FSDP1, KIT_FSDP2, "steps=strategy.partition\nreplaces_leaves=strategy.partition\nmesh_axis=model\nflags=self_sharded\n",
-                               "steps=strategy.prepare_optimizer\nreduces=yes\n", KIT_AMP};
+  const char *const lines[] = {KIT_DDP,
+                               KIT_FSDP1,
+                               KIT_FSDP2,
+                               "steps=strategy.partition\nreplaces_leaves=strategy.partition\nmesh_axis=model\nflags=self_sharded\n",
+                               "steps=strategy.prepare_optimizer\nreduces=yes\n",
+                               KIT_AMP};
   (void)state;
   for (guint i = 0; i < G_N_ELEMENTS(lines); i++) {
     kit *k = kit_new();

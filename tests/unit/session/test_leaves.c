@@ -187,11 +187,15 @@ static void host_storage_of_replaced_leaves_is_freed_after_the_set_up(void **sta
   int64_t now, peak;
   (void)state;
   /* without restores_after_wrap: plain weights exist first, then a step replaces their leaves */
-  kit_add(k, "flat", "steps=strategy.prepare_optimizer,strategy.wrap\nflags=setup_optimizers_in_pre_dispatch\nreplaces_leaves=strategy.wrap\nreduces=yes\n", 1)->flat = TRUE;
+  kit_add(k, "flat",
+          "steps=strategy.prepare_optimizer,strategy.wrap\nflags=setup_optimizers_in_pre_dispatch\nreplaces_leaves=strategy.wrap\nreduces="
+          "yes\n",
+          1)
+      ->flat = TRUE;
   kit_setup(k);
   ordo_session_memory(k->session, ORDO_MEM_WEIGHTS, &now, &peak);
-  assert_int_equal(now, 2 * 30 * 4);      /* the fake's shard and its gathered copy: 15 + 12 + 3 elements */
-  assert_int_equal(peak, now + 30 * 4);   /* and the host's until the set-up could not be undone any more */
+  assert_int_equal(now, 2 * 30 * 4);    /* the fake's shard and its gathered copy: 15 + 12 + 3 elements */
+  assert_int_equal(peak, now + 30 * 4); /* and the host's until the set-up could not be undone any more */
   kit_free(k);
 }
 

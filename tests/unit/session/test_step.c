@@ -26,11 +26,12 @@ static void events_reach_the_strategy_in_order(void **state)
   ordo_step_result result = {.struct_size = sizeof result};
   (void)state;
   assert_int_equal(kit_step(k, 2.0, 1.0f, &result), ORDO_OK);
-  assert_string_equal(k->log->str,
-                      "ddp.step_begin ddp.micro_begin ddp.pre_forward(embed) ddp.post_forward(embed) ddp.pre_forward(block) ddp.post_forward(block) "
-                      "ddp.pre_forward(head) ddp.post_forward(head) ddp.pre_backward(head) ddp.post_backward(head) ddp.pre_backward(block) "
-                      "ddp.grad_ready(block.a) ddp.grad_ready(block.b) ddp.post_backward(block) ddp.pre_backward(embed) ddp.grad_ready(embed.weight) "
-                      "ddp.post_backward(embed) ddp.micro_end ddp.reduce ddp.pre_step ddp.post_step ddp.step_end ");
+  assert_string_equal(
+      k->log->str,
+      "ddp.step_begin ddp.micro_begin ddp.pre_forward(embed) ddp.post_forward(embed) ddp.pre_forward(block) ddp.post_forward(block) "
+      "ddp.pre_forward(head) ddp.post_forward(head) ddp.pre_backward(head) ddp.post_backward(head) ddp.pre_backward(block) "
+      "ddp.grad_ready(block.a) ddp.grad_ready(block.b) ddp.post_backward(block) ddp.pre_backward(embed) ddp.grad_ready(embed.weight) "
+      "ddp.post_backward(embed) ddp.micro_end ddp.reduce ddp.pre_step ddp.post_step ddp.step_end ");
   assert_int_equal(result.step, 1);
   assert_int_equal(result.skipped, 0);
   assert_true(result.weight == 2.0);
@@ -50,8 +51,9 @@ static void events_of_two_strategies_nest(void **state)
   assert_int_equal(ordo_session_pre_forward(k->session, 0, 1), ORDO_OK);
   assert_int_equal(ordo_session_post_forward(k->session, 0, 1), ORDO_OK);
   assert_int_equal(ordo_session_eval_end(k->session), ORDO_OK);
-  assert_string_equal(k->log->str, "outer.eval_begin inner.eval_begin outer.pre_forward(block) inner.pre_forward(block) inner.post_forward(block) "
-                                   "outer.post_forward(block) inner.eval_end outer.eval_end ");
+  assert_string_equal(k->log->str,
+                      "outer.eval_begin inner.eval_begin outer.pre_forward(block) inner.pre_forward(block) inner.post_forward(block) "
+                      "outer.post_forward(block) inner.eval_end outer.eval_end ");
   kit_free(k);
 }
 
@@ -177,7 +179,8 @@ static void activations_are_forwarded(void **state)
 {
   kit *k = ready();
   float value = 3.0f;
-  ordo_activation activation = {.struct_size = sizeof activation, .point = ORDO_ACT_ROW_OUTPUT, .dtype = ORDO_F32, .rows = 1, .columns = 1, .data = &value};
+  ordo_activation activation = {
+      .struct_size = sizeof activation, .point = ORDO_ACT_ROW_OUTPUT, .dtype = ORDO_F32, .rows = 1, .columns = 1, .data = &value};
   (void)state;
   assert_order_error(k, ordo_session_activation(k->session, 0, &activation), "between training steps");
   assert_int_equal(ordo_session_eval_begin(k->session), ORDO_OK);

@@ -1,4 +1,4 @@
-/* test_llama.c - the model as its users see it: table, refusals, hooks, gradients against finite differences, memory account, decoding. */
+/* test_llama.c - the model as its users see it: table, refusals, hooks, gradients against finite differences, decoding. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention.h"
+#include <ordo/strategy.h>
+
 #include "test_model.h"
 
 static const struct llama_config odd = {.vocab = 37,
@@ -105,6 +106,20 @@ static void test_parameter_table(void **state)
   llama_destroy(NULL);
 }
 
+/* The core does not depend on the SDK; its numbers are passed to the host as they are. */
+static void test_constants_equal_those_of_the_sdk(void **state)
+{
+  (void)state;
+  assert_int_equal(LLAMA_TP_REPLICATE, ORDO_TP_REPLICATE);
+  assert_int_equal(LLAMA_TP_COLUMN, ORDO_TP_COLUMN);
+  assert_int_equal(LLAMA_TP_ROW, ORDO_TP_ROW);
+  assert_int_equal(LLAMA_TP_VOCAB, ORDO_TP_VOCAB);
+  assert_int_equal(LLAMA_POINT_COLUMN_INPUT, ORDO_ACT_COLUMN_INPUT);
+  assert_int_equal(LLAMA_POINT_ROW_OUTPUT, ORDO_ACT_ROW_OUTPUT);
+  assert_int_equal(LLAMA_POINT_EMBED_OUTPUT, ORDO_ACT_EMBED_OUTPUT);
+  assert_int_equal(LLAMA_POINT_HEAD_INPUT, ORDO_ACT_HEAD_INPUT);
+}
+
 static void test_bad_configurations(void **state)
 {
   (void)state;
@@ -148,6 +163,12 @@ static void test_wrong_calls_are_refused(void **state)
   assert_int_equal(llama_reserve(model->llama, BATCH, SEQ - 1, 1, 0), LLAMA_OK);
   assert_int_equal(llama_forward(model->llama, &args), LLAMA_E_INVALID);
   assert_int_equal(llama_reserve(model->llama, BATCH, SEQ, 1, 0), LLAMA_OK);
+  args.ids = NULL;
+  assert_int_equal(llama_forward(model->llama, &args), LLAMA_E_INVALID);
+  args.ids = batch.ids;
+  args.batch = INT64_MAX;
+  assert_int_equal(llama_forward(model->llama, &args), LLAMA_E_INVALID);
+  args.batch = BATCH;
   assert_int_equal(llama_forward(model->llama, &args), LLAMA_OK);
   assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_OK);
   assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_E_STATE); /* activations are consumed */
@@ -288,6 +309,39 @@ static void test_gradients_accumulate(void **state)
   }
 }
 
+static int always_overwrite(void *ctx, uint32_t param)
+{
+  (void)ctx;
+  (void)param;
+  return 0;
+}
+
+/* The embedding's share is added to the head's even if the hook would have it overwritten: it is asked once per storage. */
+static void test_tied_gradient_is_a_sum_whatever_the_hook_says(void **state)
+{
+  (void)state;
+  struct batch batch;
+  struct test_model *model = ready_model(&batch, 1);
+  float expected[37 * 24];
+  (void)loss_of(model, &batch, SEQ, 1);
+  assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_OK);
+  memcpy(expected, model->grad[0], sizeof expected);
+  const struct llama_hooks hooks = {.grad_adds = always_overwrite};
+  llama_set_hooks(model->llama, &hooks);
+  (void)loss_of(model, &batch, SEQ, 1);
+  assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_OK);
+  assert_memory_equal(expected, model->grad[0], sizeof expected);
+  /* Storage of its own (gathered shards): each is overwritten, and the two add up. */
+  float own[37 * 24];
+  memset(own, 0xff, sizeof own);
+  llama_bind(model->llama, model->n_params - 1, model->weight[0], own);
+  (void)loss_of(model, &batch, SEQ, 1);
+  assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_OK);
+  for (int i = 0; i < 37 * 24; i++)
+    assert_true(fabsf(own[i] + model->grad[0][i] - expected[i]) <= 1e-5f * (1.0f + fabsf(expected[i])));
+  test_model_free(model);
+}
+
 /* All targets ignored: loss 0, count 0, gradients exactly 0 (not NaN, not skipped). */
 static void test_no_counted_target(void **state)
 {
@@ -406,86 +460,6 @@ static void test_a_failing_hook_stops_the_pass(void **state)
   test_model_free(model);
 }
 
-/* ---- memory ---- */
-
-struct account {
-  int64_t now, peak;
-  int blocks;
-};
-
-static void *counted_alloc(void *ctx, size_t bytes, uint32_t tag)
-{
-  struct account *account = ctx;
-  assert_int_equal(tag, 3);
-  int64_t *memory = aligned_alloc(64, (bytes + 64 + 63) / 64 * 64);
-  memory[0] = (int64_t)bytes;
-  account->now += (int64_t)bytes;
-  account->peak = account->now > account->peak ? account->now : account->peak;
-  account->blocks++;
-  return memory + 8;
-}
-
-static void counted_free(void *ctx, void *memory)
-{
-  struct account *account = ctx;
-  int64_t *block = (int64_t *)memory - 8;
-  account->now -= block[0];
-  account->blocks--;
-  free(block);
-}
-
-/* The formula in llama_memory.c, without the rounding to 64 bytes. */
-static int64_t formula(const struct llama_config *c, int64_t batch, int64_t seq, int train, int64_t logits_rows)
-{
-  int64_t n = batch * seq, d = c->hidden, q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim, f = c->intermediate;
-  int64_t widest = f > q ? f : q;
-  int64_t floats = n * 2 + n * 2 + logits_rows * c->vocab + seq * c->head_dim + 2 * n * d;
-  if (train) {
-    floats += c->layers * n * (2 * d + 2 * q + 2 * k + 2 * f + 2 + c->heads) + n * d;
-    floats += n * widest + n * (d + q + 2 * k) + attention_workspace(seq, 1);
-  } else {
-    floats += n * (d + 2 * q + 2 * k + 2 * f + 2 + c->heads) + attention_workspace(seq, 0);
-  }
-  return floats * 4;
-}
-
-static void test_memory_account(void **state)
-{
-  (void)state;
-  const struct llama_config reference = {4096, 512, 1408, 8, 8, 8, 64, 1024, 1e-5, 10000.0, 1};
-  const struct llama_config *configs[] = {&odd, &reference};
-  char reason[200];
-  for (int i = 0; i < 2; i++) {
-    for (int train = 0; train < 2; train++) {
-      struct account account = {0};
-      struct llama_memory memory = {&account, counted_alloc, counted_free, 3};
-      struct llama *llama = llama_create(configs[i], &memory, reason, sizeof reason);
-      assert_int_equal(account.peak, 0);
-      assert_int_equal(llama_reserve(llama, 3, 100, train, 70), LLAMA_OK);
-      assert_int_equal(account.now, llama_activation_bytes(configs[i], 3, 100, train, 70));
-      int64_t expected = formula(configs[i], 3, 100, train, 70);
-      int64_t pieces = 20 + 12 * configs[i]->layers;
-      assert_true(account.now >= expected && account.now <= expected + 63 * pieces);
-      assert_int_equal(llama_reserve(llama, 1, 10, train, 0), LLAMA_OK); /* replaces, does not add */
-      assert_int_equal(account.now, llama_activation_bytes(configs[i], 1, 10, train, 0));
-      llama_destroy(llama);
-      assert_int_equal(account.now, 0);
-      assert_int_equal(account.blocks, 0);
-    }
-  }
-}
-
-static void test_default_logits_rows(void **state)
-{
-  (void)state;
-  struct llama_config config = odd;
-  assert_int_equal(llama_default_logits_rows(&config, 3, 10), 30);
-  config.vocab = 128000;
-  assert_true(llama_default_logits_rows(&config, 64, 1024) * 128000 * 4 <= 256 << 20);
-  config.vocab = 1 << 24;
-  assert_true(llama_default_logits_rows(&config, 64, 1024) >= 1);
-}
-
 /* ---- decoding ---- */
 
 /* Tokens one by one, in pieces, and as a whole batch give the same logits. */
@@ -534,16 +508,16 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parameter_table),
+      cmocka_unit_test(test_constants_equal_those_of_the_sdk),
       cmocka_unit_test(test_bad_configurations),
       cmocka_unit_test(test_wrong_calls_are_refused),
       cmocka_unit_test(test_no_memory_is_reported),
       cmocka_unit_test(test_finite_differences),
       cmocka_unit_test(test_gradients_accumulate),
+      cmocka_unit_test(test_tied_gradient_is_a_sum_whatever_the_hook_says),
       cmocka_unit_test(test_no_counted_target),
       cmocka_unit_test(test_hooks_run_in_order),
       cmocka_unit_test(test_a_failing_hook_stops_the_pass),
-      cmocka_unit_test(test_memory_account),
-      cmocka_unit_test(test_default_logits_rows),
       cmocka_unit_test(test_decoding_equals_forward),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

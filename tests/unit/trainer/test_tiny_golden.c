@@ -19,7 +19,6 @@ static const double loss_limit = 2e-4;
 
 struct tiny {
   JsonParser *parser;
-  JsonObject *sizes;
   JsonObject *expected;
   struct test_model *model;
   int64_t batch, seq;
@@ -52,9 +51,9 @@ static int32_t next_id(uint32_t *state, int64_t vocab)
 static void open_tiny(struct tiny *t, guint index)
 {
   t->parser = golden_json(ORDO_GOLDEN_SOURCE, "tiny_llama.json");
-  t->sizes = json_object_get_object_member(golden_root(t->parser), "sizes");
   t->expected = json_array_get_object_element(json_object_get_array_member(golden_root(t->parser), "cases"), index);
-  struct llama_config config = tiny_config(t->sizes, json_object_get_boolean_member(t->expected, "tied"));
+  struct llama_config config =
+      tiny_config(json_object_get_object_member(t->expected, "sizes"), json_object_get_boolean_member(t->expected, "tied"));
   t->model = test_model_new(&config);
   t->batch = json_object_get_int_member(t->expected, "batch");
   t->seq = json_object_get_int_member(t->expected, "seq");
@@ -141,6 +140,13 @@ static void test_longer_than_a_block_of_rows(void **state)
   run_tiny(2, 0);
 }
 
+/* Two key/value heads: which query head uses which shows only here. */
+static void test_grouped_heads(void **state)
+{
+  (void)state;
+  run_tiny(3, 0);
+}
+
 /* Backward computes the logits again when they do not fit. */
 static void test_logits_in_pieces(void **state)
 {
@@ -169,8 +175,12 @@ static void test_room_to_spare(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_untied),           cmocka_unit_test(test_tied),          cmocka_unit_test(test_longer_than_a_block_of_rows),
-      cmocka_unit_test(test_logits_in_pieces), cmocka_unit_test(test_room_to_spare),
+      cmocka_unit_test(test_grouped_heads),
+      cmocka_unit_test(test_untied),
+      cmocka_unit_test(test_tied),
+      cmocka_unit_test(test_longer_than_a_block_of_rows),
+      cmocka_unit_test(test_logits_in_pieces),
+      cmocka_unit_test(test_room_to_spare),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
