@@ -1,0 +1,49 @@
+/* parity.h - N ranks against one rank on the same global batch: what the table and the runs share. */
+#ifndef PARITY_H
+#define PARITY_H
+
+#include "embed.h"
+
+enum { PARITY_STEPS = 10, PARITY_BATCH = 8 };
+
+/* How targets are masked. */
+enum { PARITY_ALL = 0, PARITY_UNEVEN = 1, PARITY_EMPTY_RANK = 2 };
+
+typedef struct parity_case {
+  const char *name;
+  int is_sgd;
+  double lr;
+  double clip;
+  int accumulate;        /* several micro-batches a step */
+  int mask;              /* PARITY_ ... */
+  int different_weights; /* every rank but 0 starts from other weights; weights.sync must cure it */
+  int untied;            /* a head of its own */
+  int ordered;           /* bit-equal when it is run again */
+} parity_case;
+
+/* What a model and its data are; the same on all ranks. */
+typedef struct parity_source {
+  const char *name;
+  ordo_weights *weights;
+  ordo_tokens *tokens;
+  int64_t seq_len;
+} parity_source;
+
+/* What a run leaves, on every rank. */
+typedef struct parity_trace {
+  double loss[PARITY_STEPS];
+  double norm[PARITY_STEPS];
+  double tokens[PARITY_STEPS];
+  float *weights; /* all parameters, one after the other */
+  int64_t n_weights;
+} parity_trace;
+
+/* Runs the case on the provider's ranks. `data_ranks`: the rank count that the mask is made for. `skipped` (may be null) is set when the
+ * plan cannot express the case. Errors are in the context. */
+ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c, const parity_source *source,
+                       int data_ranks, parity_trace *trace, const char **skipped);
+void parity_trace_clear(parity_trace *trace);
+/* Largest deviation in units of the gate of docs/ordering (loss 1e-5, norm 2e-5 or 2e-4, update 2e-4 or 1e-3, one weight 2e-5 or lr). */
+double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many, const char **what);
+
+#endif

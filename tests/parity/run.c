@@ -1,0 +1,183 @@
+/* run.c - one case on one provider. The product's embedder does the work; only what a test needs on top is here: masked targets made for a
+ * rank count, and a source of weights that differs by rank. */
+#include "parity.h"
+
+#include "random.h"
+#include "save.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct shifted {
+  ordo_weights base;
+  ordo_weights *inner;
+  float shift;
+} shifted;
+
+static ordo_status shifted_read(ordo_weights *self, const char *name, int64_t first, int64_t count, float *dst, ordo_problems *problems)
+{
+  const shifted *s = (const shifted *)self;
+  ordo_status status = s->inner->read(s->inner, name, first, count, dst, problems);
+  for (int64_t i = 0; i < count; i++)
+    dst[i] += s->shift;
+  return status;
+}
+
+static int is_masked(const parity_case *c, int64_t sequence, int64_t position, int data_ranks)
+{
+  int64_t in_batch = sequence % PARITY_BATCH;
+  if (c->mask == PARITY_ALL)
+    return 0;
+  if (c->mask == PARITY_EMPTY_RANK && in_batch >= ordo_data_split(PARITY_BATCH, 0, data_ranks - 1, data_ranks).first)
+    return 1;
+  return ordo_random_uniform(7, (uint64_t)(sequence * 4096 + position)) < 0.05 + 0.3 * ordo_random_uniform(8, (uint64_t)sequence);
+}
+
+/* Targets of all sequences as a file, which is how the product takes them. */
+static ordo_status mask_targets(const parity_case *c, ordo_data *data, int data_ranks, int64_t vocab, ordo_problems *problems)
+{
+  g_autofree char *path = NULL;
+  size_t n = (size_t)(data->n_sequences * data->seq_len);
+  g_autofree int32_t *targets = g_new(int32_t, n);
+  int fd = g_file_open_tmp("ordo-parity-XXXXXX", &path, NULL);
+  if (fd < 0)
+    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", "temporary file", "", "", "cannot create a file");
+  close(fd);
+  for (int64_t s = 0; s < data->n_sequences; s++) {
+    ordo_tokens_read(data->tokens, s * data->seq_len + 1, data->seq_len, targets + s * data->seq_len);
+    for (int64_t t = 0; t < data->seq_len; t++)
+      if (is_masked(c, s, t, data_ranks))
+        targets[s * data->seq_len + t] = -100;
+  }
+  gboolean written = g_file_set_contents(path, (const char *)targets, (gssize)(n * sizeof *targets), NULL);
+  ordo_status status = written ? ordo_data_set_targets(data, path, vocab, problems) : ORDO_E_IO;
+  unlink(path);
+  return status;
+}
+
+static ordo_status collect_weights(ordo_embed *embed, parity_trace *trace)
+{
+  const ordo_model *model = ordo_embed_model(embed);
+  ordo_status status = ORDO_OK;
+  for (uint32_t p = 0; p < model->n_params; p++)
+    trace->n_weights += ordo_save_has_param(model, model->params[p]) ? model->params[p]->numel : 0;
+  trace->weights = g_new(float, (gsize)trace->n_weights);
+  for (int64_t p = 0, at = 0; p < model->n_params && status == ORDO_OK; p++)
+    if (ordo_save_has_param(model, model->params[p])) {
+      status = ordo_embed_gather(embed, model->params[p], ORDO_GATHER_WEIGHT, trace->weights + at);
+      at += model->params[p]->numel;
+    }
+  return status;
+}
+
+static ordo_status train(ordo_embed *embed, const ordo_data *data, parity_trace *trace)
+{
+  for (int step = 0; step < PARITY_STEPS; step++) {
+    ordo_step_outcome outcome;
+    ordo_status status = ordo_embed_step(embed, data, step * PARITY_BATCH, 0, NULL, NULL, &outcome);
+    if (status != ORDO_OK)
+      return status;
+    trace->loss[step] = outcome.loss;
+    trace->norm[step] = outcome.result.grad_norm;
+    trace->tokens[step] = outcome.result.weight;
+  }
+  return collect_weights(embed, trace);
+}
+
+static int has_step(const ordo_plan *plan, ordo_step step)
+{
+  for (size_t i = 0; i < ordo_plan_n_nodes(plan); i++)
+    if (ordo_plan_node_at(plan, i)->step == step)
+      return 1;
+  return 0;
+}
+
+static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *comm, const ordo_plan *plan, const parity_case *c, const parity_source *source,
+                            const ordo_data *data, parity_trace *trace)
+{
+  shifted weights = {*source->weights, source->weights, comm && comm->rank > 0 && c->different_weights ? 0.01f * (float)comm->rank : 0.0f};
+  ordo_embed_options options = {.context = context, .plan = plan, .comm = comm, .weights = &weights.base, .train = 1, .batch = PARITY_BATCH, .seq_len = source->seq_len};
+  ordo_embed *embed = NULL;
+  weights.base.read = shifted_read;
+  weights.base.check = NULL; /* the source was checked by its own tests; its functions expect their own object */
+  options.optimizer = (ordo_leaf_optimizer_options){c->is_sgd, c->lr, 0.9, 0.95, 1e-8, 0.1, 0.9};
+  options.schedule = (struct schedule){SCHEDULE_CONSTANT, c->lr, 1.0, 0, PARITY_STEPS};
+  options.max_grad_norm = c->clip;
+  options.ordered = (uint32_t)c->ordered;
+  options.seed = 1;
+  options.micro_batch = c->accumulate ? (comm && comm->size > 1 ? 1 : 2) : 0;
+  ordo_status status = ordo_embed_create(&options, &embed);
+  if (status == ORDO_OK)
+    status = train(embed, data, trace);
+  ordo_embed_destroy(embed);
+  return status;
+}
+
+ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c, const parity_source *source,
+                       int data_ranks, parity_trace *trace, const char **skipped)
+{
+  ordo_plan_request request = {.struct_size = sizeof request, .strategy = strategy, .ranks = comm ? comm->size : 1};
+  ordo_plan *plan = NULL;
+  ordo_data data;
+  g_auto(ordo_problems) problems;
+  ordo_problems_init(&problems);
+  memset(trace, 0, sizeof *trace);
+  ordo_status status = ordo_data_view(&data, source->tokens, 0, ordo_tokens_count(source->tokens), source->seq_len, source->name, &problems);
+  if (status == ORDO_OK)
+    status = mask_targets(c, &data, data_ranks, source->weights->config.vocab, &problems);
+  if (status != ORDO_OK)
+    return ordo_problems_to_context(&problems, context, status);
+  status = ordo_plan_create(context, &request, &plan);
+  if (status == ORDO_OK && skipped && c->different_weights && !has_step(plan, ORDO_STEP_WEIGHTS_SYNC))
+    *skipped = "the plan has no weights.sync: every rank loads its shards itself";
+  else if (status == ORDO_OK)
+    status = run_plan(context, comm, plan, c, source, &data, trace);
+  ordo_plan_destroy(plan);
+  ordo_data_clear(&data);
+  return status;
+}
+
+void parity_trace_clear(parity_trace *trace)
+{
+  g_clear_pointer(&trace->weights, g_free);
+}
+
+static void worse(double value, double gate, const char *metric, double *worst, const char **what)
+{
+  double units = isfinite(value) ? value / gate : INFINITY;
+  if (units <= *worst)
+    return;
+  *worst = units;
+  *what = metric;
+}
+
+double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many, const char **what)
+{
+  double worst = 0.0, wrong = 0.0, moved = 0.0, largest = 0.0;
+  g_auto(ordo_problems) problems;
+  struct llama *model = llama_create(&source->weights->config, NULL, (char[200]){0}, 200);
+  ordo_problems_init(&problems);
+  *what = "loss";
+  for (int s = 0; s < PARITY_STEPS; s++) {
+    worse(fabs(many->loss[s] - one->loss[s]) / fabs(one->loss[s]), 1e-5, "loss", &worst, what);
+    worse(fabs(many->norm[s] - one->norm[s]) / fabs(one->norm[s]), c->is_sgd ? 2e-5 : 2e-4, "gradient norm", &worst, what);
+    worse(fabs(many->tokens[s] - one->tokens[s]), 0.5, "counted tokens", &worst, what);
+  }
+  for (int64_t p = 0, at = 0; p < llama_n_params(model) && at < one->n_weights; p++) {
+    const struct llama_param *param = llama_param_at(model, (uint32_t)p);
+    g_autofree float *start = g_new(float, (gsize)param->numel);
+    source->weights->read(source->weights, param->name, 0, param->numel, start, &problems);
+    for (int64_t i = 0; i < param->numel; i++, at++) {
+      double difference = (double)many->weights[at] - (double)one->weights[at], step = (double)one->weights[at] - (double)start[i];
+      wrong += difference * difference;
+      moved += step * step;
+      largest = MAX(largest, fabs(difference));
+    }
+  }
+  llama_destroy(model);
+  worse(sqrt(wrong / moved), c->is_sgd ? 2e-4 : 1e-3, "update of the model", &worst, what);
+  worse(largest, c->is_sgd ? 2e-5 : c->lr, "one weight", &worst, what);
+  return worst;
+}
