@@ -25,7 +25,8 @@ static void report(void *ctx, const char *name, const golden_worst *worst)
   if (worst->failure)
     printf("%-4s %-34s %s\n", "FAIL", name, worst->failure);
   else
-    printf("%-4s %-34s worst %9.3g of the tolerance: %s\n", bad ? "FAIL" : "ok", name, worst->units, worst->metric[0] ? worst->metric : "nothing was compared");
+    printf("%-4s %-34s worst %9.3g of the tolerance: %s\n", bad ? "FAIL" : "ok", name, worst->units,
+           worst->metric[0] ? worst->metric : "nothing was compared");
   fflush(stdout);
   if (worst->units > all->worst || !all->where[0]) {
     all->worst = worst->units;
@@ -66,7 +67,8 @@ int main(int argc, char **argv)
   tally all = {0};
   g_option_context_add_main_entries(context, entries, NULL);
   if (!g_option_context_parse(context, &argc, &argv, &error) || !rest || rest[1] || options.ranks < 1) {
-    fprintf(stderr, "usage: golden DIR [--ranks N] [--strategy S] [--case WORD] [--ordo COMMAND]%s%s\n", error ? ": " : "", error ? error->message : "");
+    fprintf(stderr, "usage: golden DIR [--ranks N] [--strategy S] [--case WORD] [--ordo COMMAND]%s%s\n", error ? ": " : "",
+            error ? error->message : "");
     return 2;
   }
   if (skip_missing && !g_file_test(rest[0], G_FILE_TEST_IS_DIR)) {
@@ -86,6 +88,7 @@ int main(int argc, char **argv)
     fprintf(stderr, "golden: %s has no cases (training/*.json, inference/*.json)\n", root);
     return 1;
   }
-  printf("%d cases on %d rank%s, %d failed; worst deviation %.3g of its tolerance (%s)\n", all.cases, options.ranks, options.ranks > 1 ? "s" : "", all.failed, all.worst, all.where);
+  printf("%d cases on %d rank%s, %d failed; worst deviation %.3g of its tolerance (%s)\n", all.cases, options.ranks,
+         options.ranks > 1 ? "s" : "", all.failed, all.worst, all.where);
   return all.failed > 0;
 }

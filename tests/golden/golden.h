@@ -11,9 +11,9 @@
 
 /* The largest deviation of a case. */
 typedef struct golden_worst {
-  double units;      /* of the tolerance; above 1 is a failure */
-  char metric[96];   /* where */
-  char *failure;     /* why the case could not be compared, null if it was */
+  double units;    /* of the tolerance; above 1 is a failure */
+  char metric[96]; /* where */
+  char *failure;   /* why the case could not be compared, null if it was */
 } golden_worst;
 
 typedef struct golden_options {

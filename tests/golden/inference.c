@@ -55,7 +55,8 @@ static char *run_words(const teller *t, golden_worst *worst, const char *verb, i
 static void evaluate(const teller *t, const char *name, JsonObject *expected, double tolerance)
 {
   golden_worst worst = {0};
-  g_autofree char *label = g_strconcat("eval_", name, NULL), *file = g_strdup_printf("data/%s.json", name), *why = NULL, *model = model_path(t->options, "model/hf", "model/model.bin");
+  g_autofree char *label = g_strconcat("eval_", name, NULL), *file = g_strdup_printf("data/%s.json", name), *why = NULL,
+                  *model = model_path(t->options, "model/hf", "model/model.bin");
   g_autoptr(JsonObject) data = golden_read(t->options->root, file, &why);
   g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);
   if (!wanted(t, label))
@@ -75,10 +76,13 @@ static void evaluate(const teller *t, const char *name, JsonObject *expected, do
   g_autofree char *output = run_words(t, &worst, "eval", t->options->ranks, words);
   g_autoptr(JsonObject) got = output ? last_object(output, &worst) : NULL;
   if (got) {
-    golden_compare_relative(&worst, "mean loss", json_object_get_double_member(got, "loss"), json_object_get_double_member(expected, "mean"), tolerance);
-    golden_compare(&worst, "counted tokens", json_object_get_double_member(got, "n_tokens"), json_object_get_double_member(expected, "n_tokens"), 0.0);
+    golden_compare_relative(&worst, "mean loss", json_object_get_double_member(got, "loss"),
+                            json_object_get_double_member(expected, "mean"), tolerance);
+    golden_compare(&worst, "counted tokens", json_object_get_double_member(got, "n_tokens"),
+                   json_object_get_double_member(expected, "n_tokens"), 0.0);
     /* e^x: a deviation d of the mean is a relative one of d in the perplexity */
-    golden_compare_relative(&worst, "perplexity", json_object_get_double_member(got, "perplexity"), json_object_get_double_member(expected, "perplexity"),
+    golden_compare_relative(&worst, "perplexity", json_object_get_double_member(got, "perplexity"),
+                            json_object_get_double_member(expected, "perplexity"),
                             tolerance * json_object_get_double_member(expected, "mean"));
   }
   tell(t, label, &worst);
@@ -152,7 +156,8 @@ static void greedy_case(const teller *t, const char *model, const char *label, J
       golden_compare_exact(&worst, "bytes of the text", strcmp(output, expected) == 0);
     } else {
       g_autoptr(GArray) ids = printed_ids(output);
-      golden_compare_exact(&worst, "ids", ids->len == n && begins_with(ids, 0, prompt) && begins_with(ids, json_array_get_length(prompt), generated));
+      golden_compare_exact(&worst, "ids",
+                           ids->len == n && begins_with(ids, 0, prompt) && begins_with(ids, json_array_get_length(prompt), generated));
     }
   }
   tell(t, label, &worst);
@@ -169,8 +174,10 @@ static void greedy(const teller *t)
   for (GList *n = names; n; n = n->next) {
     JsonNode *node = json_object_get_member(table, n->data);
     for (int m = 0; models[m]; m++) {
-      g_autofree char *model = g_build_filename(t->options->root, models[m], NULL), *label = g_strdup_printf("greedy_%s (%s)", (const char *)n->data, models[m] + 6);
-      if (JSON_NODE_HOLDS_OBJECT(node) && json_object_has_member(json_node_get_object(node), "generated") && g_file_test(model, G_FILE_TEST_EXISTS) && wanted(t, label))
+      g_autofree char *model = g_build_filename(t->options->root, models[m], NULL),
+                      *label = g_strdup_printf("greedy_%s (%s)", (const char *)n->data, models[m] + 6);
+      if (JSON_NODE_HOLDS_OBJECT(node) && json_object_has_member(json_node_get_object(node), "generated") &&
+          g_file_test(model, G_FILE_TEST_EXISTS) && wanted(t, label))
         greedy_case(t, model, label, json_node_get_object(node));
     }
   }
@@ -295,9 +302,11 @@ static void logits_of(const teller *t, JsonObject *table, const char *model, gol
   golden_word(words, "--train.seq_len=%d", (int)T);
   golden_word(words, "--eval.dump_logits=%s", dump);
   g_autofree char *output = run_words(t, worst, "eval", t->options->ranks, words);
-  const ordo_tensor *tensor = output && ordo_safetensors_open(dump, &problems, &file) == ORDO_OK ? ordo_safetensors_find(file, "logits") : NULL;
+  const ordo_tensor *tensor =
+      output && ordo_safetensors_open(dump, &problems, &file) == ORDO_OK ? ordo_safetensors_find(file, "logits") : NULL;
   g_autofree float *logits = tensor ? g_new(float, (gsize)tensor->numel) : NULL;
-  if (!tensor || tensor->ndim != 3 || tensor->shape[0] != n || ordo_safetensors_read(file, tensor, 0, tensor->numel, logits, &problems) != ORDO_OK) {
+  if (!tensor || tensor->ndim != 3 || tensor->shape[0] != n ||
+      ordo_safetensors_read(file, tensor, 0, tensor->numel, logits, &problems) != ORDO_OK) {
     golden_fail(worst, "the logits of %" G_GINT64_FORMAT " sequences were not written", n);
   } else {
     double absolute = golden_tolerance(worst, tolerance, "logits_abs");
@@ -327,9 +336,12 @@ static void logits(const teller *t)
 static void schedule(const teller *t, const char *name)
 {
   golden_worst worst = {0};
-  g_autofree char *relative = g_build_filename("schedule", name, NULL), *why = NULL, *label = g_strdup_printf("schedule_%.*s", (int)strlen(name) - 5, name);
-  g_autofree char *model = model_path(t->options, "model/hf", "model/model.bin"), *text = NULL;
-  g_autofree char *directory = g_build_filename(t->options->scratch, label, NULL), *metrics = g_build_filename(directory, "metrics.jsonl", NULL), *data = g_build_filename(t->options->scratch, "schedule.txt", NULL);
+  g_autofree char *relative = g_build_filename("schedule", name, NULL), *why = NULL,
+                  *label = g_strdup_printf("schedule_%.*s", (int)strlen(name) - 5, name);
+  g_autofree char *text = NULL;
+  g_autofree char *directory = g_build_filename(t->options->scratch, label, NULL),
+                  *metrics = g_build_filename(directory, "metrics.jsonl", NULL),
+                  *data = g_build_filename(t->options->scratch, "schedule.txt", NULL);
   g_autoptr(JsonObject) expected = golden_read(t->options->root, relative, &why);
   g_autoptr(GPtrArray) words = g_ptr_array_new_with_free_func(g_free);
   if (!expected || !wanted(t, label))

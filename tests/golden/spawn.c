@@ -49,8 +49,8 @@ char *golden_run(const golden_options *options, golden_worst *worst, const char 
     return NULL;
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    golden_fail(worst, "ordo %s ended with %s %d: %.600s", verb, WIFEXITED(status) ? "exit code" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status),
-                errors ? errors : "");
+    golden_fail(worst, "ordo %s ended with %s %d: %.600s", verb, WIFEXITED(status) ? "exit code" : "signal",
+                WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), errors ? errors : "");
     g_clear_pointer(&output, g_free);
   }
   return output;

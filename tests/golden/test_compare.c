@@ -70,8 +70,10 @@ static guint refuse_controls(JsonObject *expected)
     golden_worst worst = {0}, right = {0};
     golden_options options = {0};
     JsonObject *lists = json_node_get_object(wrong);
-    golden_compare_training(&options, expected, json_object_get_array_member(lists, "loss"), json_object_get_array_member(lists, "grad_norm_before_clip"), &worst);
-    golden_compare_training(&options, expected, json_object_get_array_member(expected, "loss"), json_object_get_array_member(expected, "grad_norm_before_clip"), &right);
+    golden_compare_training(&options, expected, json_object_get_array_member(lists, "loss"),
+                            json_object_get_array_member(lists, "grad_norm_before_clip"), &worst);
+    golden_compare_training(&options, expected, json_object_get_array_member(expected, "loss"),
+                            json_object_get_array_member(expected, "grad_norm_before_clip"), &right);
     assert_true(worst.units > 1.0);
     assert_true(right.units == 0.0 && !right.failure);
     g_free(worst.failure);
@@ -103,10 +105,10 @@ static void the_published_mistakes_are_refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(deviations_are_in_units_of_the_tolerance),
-    cmocka_unit_test(what_is_not_a_number_is_infinitely_wrong),
-    cmocka_unit_test(lists_of_other_lengths_and_missing_tolerances_fail),
-    cmocka_unit_test(the_published_mistakes_are_refused),
+      cmocka_unit_test(deviations_are_in_units_of_the_tolerance),
+      cmocka_unit_test(what_is_not_a_number_is_infinitely_wrong),
+      cmocka_unit_test(lists_of_other_lengths_and_missing_tolerances_fail),
+      cmocka_unit_test(the_published_mistakes_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

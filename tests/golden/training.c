@@ -102,7 +102,8 @@ static gboolean add_options(trained *t, GPtrArray *words)
   golden_word(words, "--train.dump_weights=%s", t->weights);
   golden_word(words, "--checkpoint.save=false");
   golden_word(words, "--log.peak=false");
-  return add_schedule(t, number(optimizer, "lr", 0), words) && add_data(t->options, json_object_get_string_member(data, "file"), words, t->worst);
+  return add_schedule(t, number(optimizer, "lr", 0), words) &&
+         add_data(t->options, json_object_get_string_member(data, "file"), words, t->worst);
 }
 
 /* One column of metrics.jsonl. */
@@ -122,8 +123,10 @@ void golden_compare_training(const golden_options *options, JsonObject *expected
 {
   JsonObject *tolerance = json_object_get_object_member(expected, "tolerance");
   (void)options;
-  golden_compare_list(worst, "loss", losses, json_object_get_array_member(expected, "loss"), golden_tolerance(worst, tolerance, "loss_rel"));
-  golden_compare_list(worst, "grad_norm", norms, json_object_get_array_member(expected, "grad_norm_before_clip"), golden_tolerance(worst, tolerance, "grad_norm_rel"));
+  golden_compare_list(worst, "loss", losses, json_object_get_array_member(expected, "loss"),
+                      golden_tolerance(worst, tolerance, "loss_rel"));
+  golden_compare_list(worst, "grad_norm", norms, json_object_get_array_member(expected, "grad_norm_before_clip"),
+                      golden_tolerance(worst, tolerance, "grad_norm_rel"));
 }
 
 static void compare_metrics(trained *t)
@@ -133,9 +136,11 @@ static void compare_metrics(trained *t)
     golden_fail(t->worst, "%s was not written", path);
     return;
   }
-  g_autoptr(JsonArray) loss = column(text, "loss"), norm = column(text, "grad_norm"), clip = column(text, "clip_coef"), lr = column(text, "lr"), n = column(text, "n_tokens");
+  g_autoptr(JsonArray) loss = column(text, "loss"), norm = column(text, "grad_norm"), clip = column(text, "clip_coef"),
+                       lr = column(text, "lr"), n = column(text, "n_tokens");
   golden_compare_training(t->options, t->expected, loss, norm, t->worst);
-  golden_compare_list(t->worst, "clip_coef", clip, json_object_get_array_member(t->expected, "clip_coef"), golden_tolerance(t->worst, t->tolerance, "grad_norm_rel"));
+  golden_compare_list(t->worst, "clip_coef", clip, json_object_get_array_member(t->expected, "clip_coef"),
+                      golden_tolerance(t->worst, t->tolerance, "grad_norm_rel"));
   /* 9 significant digits: half a unit of the last one is 5e-9 of the value at most */
   golden_compare_list(t->worst, "lr", lr, json_object_get_array_member(t->expected, "lr"), 5e-9 + 1e-12);
   golden_compare_list(t->worst, "n_tokens", n, json_object_get_array_member(t->expected, "n_tokens"), 0.0);
@@ -196,10 +201,12 @@ static void compare_gradients(trained *t)
   g_autoptr(ordo_safetensors) file = open_file(t->gradients, t->worst);
   if (!file)
     return;
-  compare_norms(t->worst, "grad_l2_step1", file, json_object_get_object_member(t->expected, "grad_l2_step1"), golden_tolerance(t->worst, t->tolerance, "grad_l2_step1_rel"));
+  compare_norms(t->worst, "grad_l2_step1", file, json_object_get_object_member(t->expected, "grad_l2_step1"),
+                golden_tolerance(t->worst, t->tolerance, "grad_l2_step1_rel"));
   if (!json_object_has_member(t->expected, "grads_step1_file"))
     return;
-  g_autofree char *path = g_build_filename(t->options->root, "training", json_object_get_string_member(t->expected, "grads_step1_file"), NULL);
+  g_autofree char *path =
+      g_build_filename(t->options->root, "training", json_object_get_string_member(t->expected, "grads_step1_file"), NULL);
   g_autoptr(ordo_safetensors) reference = open_file(path, t->worst);
   double tolerance = golden_tolerance(t->worst, t->tolerance, "grads_step1_relL2_per_parameter");
   for (size_t i = 0; reference && i < ordo_safetensors_count(reference); i++) {
@@ -230,7 +237,8 @@ static void compare_update(trained *t, const ordo_safetensors *file, const ordo_
   for (size_t i = 0; i < ordo_safetensors_count(reference); i++) {
     int64_t n = 0, m = 0;
     const char *name = ordo_safetensors_at(reference, i)->name;
-    g_autofree float *expected = read_tensor(reference, name, &n, t->worst), *values = read_tensor(file, name, &m, t->worst), *first = g_new(float, (gsize)n);
+    g_autofree float *expected = read_tensor(reference, name, &n, t->worst), *values = read_tensor(file, name, &m, t->worst),
+                     *first = g_new(float, (gsize)n);
     if (!expected || !values || n != m || start->read(start, name, 0, n, first, &problems) != ORDO_OK)
       continue;
     for (int64_t k = 0; k < n; k++) {
@@ -249,10 +257,12 @@ static void compare_weights(trained *t)
   g_autoptr(ordo_safetensors) file = open_file(t->weights, t->worst);
   if (!file)
     return;
-  compare_norms(t->worst, "weight_l2", file, json_object_get_object_member(t->expected, "weight_l2_after"), golden_tolerance(t->worst, t->tolerance, "weight_l2_rel"));
+  compare_norms(t->worst, "weight_l2", file, json_object_get_object_member(t->expected, "weight_l2_after"),
+                golden_tolerance(t->worst, t->tolerance, "weight_l2_rel"));
   if (!json_object_has_member(t->expected, "weights_after_file"))
     return;
-  g_autofree char *path = g_build_filename(t->options->root, "training", json_object_get_string_member(t->expected, "weights_after_file"), NULL);
+  g_autofree char *path =
+      g_build_filename(t->options->root, "training", json_object_get_string_member(t->expected, "weights_after_file"), NULL);
   g_autoptr(ordo_safetensors) reference = open_file(path, t->worst);
   if (reference)
     compare_update(t, file, reference);
@@ -274,8 +284,9 @@ static void compare_moments(trained *t)
     JsonObject *expected = json_object_get_object_member(t->expected, members[k]);
     g_autoptr(GList) names = json_object_get_members(expected);
     for (GList *n = names; n; n = n->next)
-      golden_compare_relative(t->worst, members[k], json_object_has_member(norms, n->data) ? json_object_get_double_member(norms, n->data) : (double)NAN,
-                              json_object_get_double_member(expected, n->data), golden_tolerance(t->worst, t->tolerance, "adam_m_v_l2_rel"));
+      golden_compare_relative(
+          t->worst, members[k], json_object_has_member(norms, n->data) ? json_object_get_double_member(norms, n->data) : (double)NAN,
+          json_object_get_double_member(expected, n->data), golden_tolerance(t->worst, t->tolerance, "adam_m_v_l2_rel"));
   }
 }
 
@@ -288,7 +299,9 @@ static void run_case(const golden_options *options, const char *relative, const 
     golden_fail(worst, "%s", why);
     return;
   }
-  trained t = {options, expected, json_object_get_object_member(expected, "tolerance"), worst, g_build_filename(options->scratch, name, NULL), NULL, NULL};
+  trained t = {
+      options, expected, json_object_get_object_member(expected, "tolerance"), worst, g_build_filename(options->scratch, name, NULL),
+      NULL,    NULL};
   t.gradients = g_strconcat(t.output, ".gradients.safetensors", NULL);
   t.weights = g_strconcat(t.output, ".weights.safetensors", NULL);
   if (add_options(&t, words)) {

@@ -14,20 +14,20 @@
 #include <unistd.h>
 
 static const parity_case cases[] = {
-  {.name = "adamw clip", .lr = 1e-3, .clip = 1.0},
-  {.name = "sgd clip", .is_sgd = 1, .lr = 0.05, .clip = 1.0},
-  {.name = "sgd no clip", .is_sgd = 1, .lr = 0.01},
-  {.name = "adamw accumulation", .lr = 1e-3, .clip = 1.0, .accumulate = 1},
-  {.name = "sgd accumulation", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .accumulate = 1},
-  {.name = "adamw masked", .lr = 1e-3, .clip = 1.0, .mask = PARITY_UNEVEN},
-  {.name = "sgd masked, no clip", .is_sgd = 1, .lr = 0.01, .mask = PARITY_UNEVEN},
-  {.name = "sgd masked accumulation", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .mask = PARITY_UNEVEN, .accumulate = 1},
-  {.name = "sgd rank without tokens", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .mask = PARITY_EMPTY_RANK},
-  {.name = "adamw rank without tokens", .lr = 1e-3, .clip = 1.0, .mask = PARITY_EMPTY_RANK, .accumulate = 1},
-  {.name = "sgd different weights", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .different_weights = 1},
-  {.name = "adamw separate head", .lr = 1e-3, .clip = 1.0, .untied = 1},
-  {.name = "adamw ordered", .lr = 1e-3, .clip = 1.0, .mask = PARITY_UNEVEN, .ordered = 1},
-  {.name = "sgd ordered accumulation", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .accumulate = 1, .ordered = 1},
+    {.name = "adamw clip", .lr = 1e-3, .clip = 1.0},
+    {.name = "sgd clip", .is_sgd = 1, .lr = 0.05, .clip = 1.0},
+    {.name = "sgd no clip", .is_sgd = 1, .lr = 0.01},
+    {.name = "adamw accumulation", .lr = 1e-3, .clip = 1.0, .accumulate = 1},
+    {.name = "sgd accumulation", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .accumulate = 1},
+    {.name = "adamw masked", .lr = 1e-3, .clip = 1.0, .mask = PARITY_UNEVEN},
+    {.name = "sgd masked, no clip", .is_sgd = 1, .lr = 0.01, .mask = PARITY_UNEVEN},
+    {.name = "sgd masked accumulation", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .mask = PARITY_UNEVEN, .accumulate = 1},
+    {.name = "sgd rank without tokens", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .mask = PARITY_EMPTY_RANK},
+    {.name = "adamw rank without tokens", .lr = 1e-3, .clip = 1.0, .mask = PARITY_EMPTY_RANK, .accumulate = 1},
+    {.name = "sgd different weights", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .different_weights = 1},
+    {.name = "adamw separate head", .lr = 1e-3, .clip = 1.0, .untied = 1},
+    {.name = "adamw ordered", .lr = 1e-3, .clip = 1.0, .mask = PARITY_UNEVEN, .ordered = 1},
+    {.name = "sgd ordered accumulation", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .accumulate = 1, .ordered = 1},
 };
 
 typedef struct suite {
@@ -55,7 +55,8 @@ static void verdict(suite *s, const parity_case *c, const parity_source *source,
 {
   int bad = !(units <= 1.0);
   s->failed += bad;
-  printf("%-4s %-10s %d ranks  %-28s %-10s worst %9.3g of the gate: %s\n", bad ? "FAIL" : "ok", s->strategy, s->comm->size, c->name, source->name, units, what);
+  printf("%-4s %-10s %d ranks  %-28s %-10s worst %9.3g of the gate: %s\n", bad ? "FAIL" : "ok", s->strategy, s->comm->size, c->name,
+         source->name, units, what);
   fflush(stdout);
 }
 
@@ -105,8 +106,17 @@ static ordo_tokens *random_tokens(int64_t vocab, int64_t n, ordo_problems *probl
 /* Odd sizes on purpose: 97 words, 3 query heads on 1 key/value head of 10, 41 inside the MLP. */
 static void random_model(suite *s, int untied)
 {
-  static const struct llama_config config = {.vocab = 97, .hidden = 30, .intermediate = 41, .layers = 3, .heads = 3, .kv_heads = 1, .head_dim = 10, .max_positions = 16,
-                                             .rms_eps = 1e-5, .rope_theta = 10000.0, .tied = 1};
+  static const struct llama_config config = {.vocab = 97,
+                                             .hidden = 30,
+                                             .intermediate = 41,
+                                             .layers = 3,
+                                             .heads = 3,
+                                             .kv_heads = 1,
+                                             .head_dim = 10,
+                                             .max_positions = 16,
+                                             .rms_eps = 1e-5,
+                                             .rope_theta = 10000.0,
+                                             .tied = 1};
   struct llama_config own = config;
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);

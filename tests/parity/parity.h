@@ -40,10 +40,11 @@ typedef struct parity_trace {
 
 /* Runs the case on the provider's ranks. `data_ranks`: the rank count that the mask is made for. `skipped` (may be null) is set when the
  * plan cannot express the case. Errors are in the context. */
-ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c, const parity_source *source,
-                       int data_ranks, parity_trace *trace, const char **skipped);
+ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c,
+                       const parity_source *source, int data_ranks, parity_trace *trace, const char **skipped);
 void parity_trace_clear(parity_trace *trace);
 /* Largest deviation in units of the gate of docs/ordering (loss 1e-5, norm 2e-5 or 2e-4, update 2e-4 or 1e-3, one weight 2e-5 or lr). */
-double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many, const char **what);
+double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many,
+                      const char **what);
 
 #endif

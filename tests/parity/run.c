@@ -94,11 +94,17 @@ static int has_step(const ordo_plan *plan, ordo_step step)
   return 0;
 }
 
-static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *comm, const ordo_plan *plan, const parity_case *c, const parity_source *source,
-                            const ordo_data *data, parity_trace *trace)
+static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *comm, const ordo_plan *plan, const parity_case *c,
+                            const parity_source *source, const ordo_data *data, parity_trace *trace)
 {
   shifted weights = {*source->weights, source->weights, comm && comm->rank > 0 && c->different_weights ? 0.01f * (float)comm->rank : 0.0f};
-  ordo_embed_options options = {.context = context, .plan = plan, .comm = comm, .weights = &weights.base, .train = 1, .batch = PARITY_BATCH, .seq_len = source->seq_len};
+  ordo_embed_options options = {.context = context,
+                                .plan = plan,
+                                .comm = comm,
+                                .weights = &weights.base,
+                                .train = 1,
+                                .batch = PARITY_BATCH,
+                                .seq_len = source->seq_len};
   ordo_embed *embed = NULL;
   weights.base.read = shifted_read;
   weights.base.check = NULL; /* the source was checked by its own tests; its functions expect their own object */
@@ -115,8 +121,8 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   return status;
 }
 
-ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c, const parity_source *source,
-                       int data_ranks, parity_trace *trace, const char **skipped)
+ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c,
+                       const parity_source *source, int data_ranks, parity_trace *trace, const char **skipped)
 {
   ordo_plan_request request = {.struct_size = sizeof request, .strategy = strategy, .ranks = comm ? comm->size : 1};
   ordo_plan *plan = NULL;
@@ -124,7 +130,8 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   memset(trace, 0, sizeof *trace);
-  ordo_status status = ordo_data_view(&data, source->tokens, 0, ordo_tokens_count(source->tokens), source->seq_len, source->name, &problems);
+  ordo_status status =
+      ordo_data_view(&data, source->tokens, 0, ordo_tokens_count(source->tokens), source->seq_len, source->name, &problems);
   if (status == ORDO_OK)
     status = mask_targets(c, &data, data_ranks, source->weights->config.vocab, &problems);
   if (status != ORDO_OK)
@@ -153,7 +160,8 @@ static void worse(double value, double gate, const char *metric, double *worst, 
   *what = metric;
 }
 
-double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many, const char **what)
+double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many,
+                      const char **what)
 {
   double worst = 0.0, wrong = 0.0, moved = 0.0, largest = 0.0;
   g_auto(ordo_problems) problems;

@@ -24,7 +24,7 @@ extern const ordo_key_info ordo_keys[ORDO_N_KEYS];
 
 typedef struct ordo_value {
   char *text;
-  char *origin; /* null: the default */
+  char *origin;   /* null: the default */
   gint64 integer; /* INT, BOOL */
   double real;
 } ordo_value;

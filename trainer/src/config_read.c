@@ -21,12 +21,13 @@ static ordo_status load(const char *path, char **text, ordo_problems *problems)
   gsize length = 0;
   const char *bad = NULL;
   if (!g_file_test(path, G_FILE_TEST_EXISTS))
-    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-CONFIG-FILE", path, "there is no such file", "give the path of an existing .ini file",
-                              "cannot read the configuration");
+    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-CONFIG-FILE", path, "there is no such file",
+                              "give the path of an existing .ini file", "cannot read the configuration");
   if (g_file_test(path, G_FILE_TEST_IS_DIR))
     return bad_file(path, "it is a directory", problems);
   if (!g_file_get_contents(path, text, &length, &error))
-    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, error->message, "check its permissions", "cannot read the configuration");
+    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, error->message, "check its permissions",
+                              "cannot read the configuration");
   if (length > LARGEST_FILE)
     return bad_file(path, "it is larger than 16 MiB", problems);
   if (memchr(*text, 0, length))
@@ -72,7 +73,8 @@ static ordo_status number_lines(const char *path, const char *text, GHashTable *
       if (first) {
         g_autofree char *where = g_strdup_printf("%s:%u", path, i + 1);
         g_autofree char *why = g_strdup_printf("line %u has it already", first);
-        status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", where, why, "remove one of the two lines", "%s is set twice", name);
+        status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", where, why, "remove one of the two lines", "%s is set twice",
+                                    name);
       }
       g_hash_table_replace(lines, name, GUINT_TO_POINTER(i + 1));
     }
@@ -80,8 +82,8 @@ static ordo_status number_lines(const char *path, const char *text, GHashTable *
   return status;
 }
 
-static ordo_status set_from_file(ordo_config *config, GKeyFile *file, const char *path, const char *section, const char *key, GHashTable *lines,
-                                 ordo_problems *problems)
+static ordo_status set_from_file(ordo_config *config, GKeyFile *file, const char *path, const char *section, const char *key,
+                                 GHashTable *lines, ordo_problems *problems)
 {
   g_autofree char *name = g_strdup_printf("%s.%s", section, key);
   g_autofree char *origin = g_strdup_printf("%s:%u", path, GPOINTER_TO_UINT(g_hash_table_lookup(lines, name)));
@@ -91,7 +93,8 @@ static ordo_status set_from_file(ordo_config *config, GKeyFile *file, const char
   if (found < 0)
     return ordo_config_unknown(name, origin, problems);
   if (!text)
-    return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-VALUE", origin, error->message, "write \\\\ for a backslash", "%s cannot be read", name);
+    return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-VALUE", origin, error->message, "write \\\\ for a backslash",
+                              "%s cannot be read", name);
   return ordo_config_set(config, (ordo_key)found, text, origin, problems);
 }
 
@@ -120,7 +123,8 @@ ordo_status ordo_config_read_file(ordo_config *config, const char *path, ordo_pr
 
 static ordo_status usage(const char *argument, const char *why, ordo_problems *problems)
 {
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", argument, why, "--help lists all options", "cannot use the argument %s", argument);
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", argument, why, "--help lists all options",
+                            "cannot use the argument %s", argument);
 }
 
 /* One option at argv[i], with its value where it has one. */
@@ -143,8 +147,8 @@ static void read_option(ordo_config *config, int argc, char **argv, int i, ordo_
     return;
   }
   if (!ordo_config_serves(config, (ordo_key)found))
-    *status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it is a key of another verb", "--help lists the keys of this one",
-                                 "%s has no meaning here", ordo_keys[found].name);
+    *status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it is a key of another verb",
+                                 "--help lists the keys of this one", "%s has no meaning here", ordo_keys[found].name);
   if (!value && i + 1 < argc && (ordo_keys[found].type != ORDO_KEY_BOOL || !g_str_has_prefix(argv[i + 1], "--")))
     value = argv[i + 1];
   else if (!value && ordo_keys[found].type == ORDO_KEY_BOOL)
@@ -173,7 +177,8 @@ static const char *find_file(int argc, char **argv, GArray *options, ordo_status
       int found = find_key(name);
       gboolean is_bool = found >= 0 && ordo_keys[found].type == ORDO_KEY_BOOL;
       gboolean takes = !strchr(argv[i], '=') && !strstr(name, ".no_") && strcmp(name, "help") != 0;
-      if (takes && i + 1 < argc && !(is_bool && g_str_has_prefix(argv[i + 1], "--")) && (found >= 0 || !g_str_has_prefix(argv[i + 1], "--")))
+      if (takes && i + 1 < argc && !(is_bool && g_str_has_prefix(argv[i + 1], "--")) &&
+          (found >= 0 || !g_str_has_prefix(argv[i + 1], "--")))
         i++;
     } else if (*argv[i] == '-' && argv[i][1])
       *status = strcmp(argv[i], "-h") == 0 ? *status : usage(argv[i], "options begin with two dashes", problems);

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-ordo_status ordo_data_view(ordo_data *data, ordo_tokens *tokens, int64_t first, int64_t count, int64_t seq_len, const char *name, ordo_problems *problems)
+ordo_status ordo_data_view(ordo_data *data, ordo_tokens *tokens, int64_t first, int64_t count, int64_t seq_len, const char *name,
+                           ordo_problems *problems)
 {
   memset(data, 0, sizeof *data);
   data->tokens = tokens;
@@ -14,8 +15,11 @@ ordo_status ordo_data_view(ordo_data *data, ordo_tokens *tokens, int64_t first, 
   data->seq_len = seq_len;
   data->n_sequences = count > seq_len ? (count - 1) / seq_len : 0;
   if (data->n_sequences == 0) {
-    g_autofree char *why = g_strdup_printf("it has %" G_GINT64_FORMAT " tokens, one sequence of %" G_GINT64_FORMAT " and its last target need %" G_GINT64_FORMAT, count, seq_len, seq_len + 1);
-    return ordo_problems_push(problems, ORDO_E_INVALID, "E-DATA-SHORT", name, why, "use a longer file or a smaller train.seq_len", "the data is shorter than one sequence");
+    g_autofree char *why = g_strdup_printf("it has %" G_GINT64_FORMAT " tokens, one sequence of %" G_GINT64_FORMAT
+                                           " and its last target need %" G_GINT64_FORMAT,
+                                           count, seq_len, seq_len + 1);
+    return ordo_problems_push(problems, ORDO_E_INVALID, "E-DATA-SHORT", name, why, "use a longer file or a smaller train.seq_len",
+                              "the data is shorter than one sequence");
   }
   return ORDO_OK;
 }
@@ -28,9 +32,10 @@ static int32_t target_at(const ordo_data *data, int64_t index)
 
 static ordo_status bad_targets(const char *path, const char *why, ordo_problems *problems)
 {
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-DATA-TARGETS", path, why,
-                            "the file is little-endian int32 [sequences][train.seq_len] for the sequences of data.train, -100 where not counted",
-                            "cannot use the targets file");
+  return ordo_problems_push(
+      problems, ORDO_E_INVALID, "E-DATA-TARGETS", path, why,
+      "the file is little-endian int32 [sequences][train.seq_len] for the sequences of data.train, -100 where not counted",
+      "cannot use the targets file");
 }
 
 ordo_status ordo_data_set_targets(ordo_data *data, const char *path, int64_t vocab, ordo_problems *problems)
@@ -38,7 +43,8 @@ ordo_status ordo_data_set_targets(ordo_data *data, const char *path, int64_t voc
   g_autoptr(GError) error = NULL;
   g_autofree char *why = NULL;
   if (!g_file_test(path, G_FILE_TEST_IS_REGULAR))
-    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-DATA-TARGETS", path, "there is no such file", "check data.targets", "cannot read the targets");
+    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-DATA-TARGETS", path, "there is no such file", "check data.targets",
+                              "cannot read the targets");
   data->targets = g_mapped_file_new(path, FALSE, &error);
   if (!data->targets)
     return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, error->message, "check its permissions", "cannot read the targets");

@@ -12,10 +12,10 @@
 #include "tokens.h"
 
 typedef struct ordo_data {
-  ordo_tokens *tokens;   /* owned, or shared with another view (owns_tokens = 0) */
+  ordo_tokens *tokens; /* owned, or shared with another view (owns_tokens = 0) */
   int owns_tokens;
-  GMappedFile *targets;  /* explicit targets, or null */
-  int64_t first_token;   /* view: tokens [first_token, first_token + n_tokens) */
+  GMappedFile *targets; /* explicit targets, or null */
+  int64_t first_token;  /* view: tokens [first_token, first_token + n_tokens) */
   int64_t n_tokens;
   int64_t seq_len;
   int64_t n_sequences;
@@ -32,7 +32,8 @@ typedef struct ordo_data_part {
 } ordo_data_part;
 
 /* A view of tokens [first, first+count). Errors: INVALID (shorter than one sequence and its last target). Cleared with ordo_data_clear. */
-ordo_status ordo_data_view(ordo_data *data, ordo_tokens *tokens, int64_t first, int64_t count, int64_t seq_len, const char *name, ordo_problems *problems);
+ordo_status ordo_data_view(ordo_data *data, ordo_tokens *tokens, int64_t first, int64_t count, int64_t seq_len, const char *name,
+                           ordo_problems *problems);
 /* Explicit targets for all sequences of the view. `vocab` bounds them; -100 is not counted. Errors: NOT_FOUND, IO, INVALID. */
 ordo_status ordo_data_set_targets(ordo_data *data, const char *path, int64_t vocab, ordo_problems *problems);
 void ordo_data_clear(ordo_data *data);

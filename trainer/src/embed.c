@@ -74,7 +74,8 @@ static int64_t activation_numel(void *ctx, const ordo_model *model, uint32_t uni
 {
   const ordo_embed *embed = ctx;
   (void)model;
-  return unit + 1 < llama_n_units(embed->llama) ? embed->part.micro_size * embed->options.seq_len * embed->options.weights->config.hidden : 0;
+  return unit + 1 < llama_n_units(embed->llama) ? embed->part.micro_size * embed->options.seq_len * embed->options.weights->config.hidden
+                                                : 0;
 }
 
 static void metric(void *ctx, const char *plugin, const char *name, double value)
@@ -134,23 +135,26 @@ ordo_status ordo_embed_llama_status(ordo_embed *embed, int status)
 {
   if (status >= 0)
     return status; /* a status of the host that a hook passed on */
-  return ordo_fail(embed->options.context, status == LLAMA_E_NOMEM ? ORDO_E_NOMEM : ORDO_E_INVALID, status == LLAMA_E_NOMEM ? "E-TRAIN-MEMORY" : "E-TRAIN-MODEL",
-                   "the model cannot run", "model", llama_error(embed->llama), status == LLAMA_E_NOMEM ? "use a smaller train.micro_batch" : "check the data and the model");
+  return ordo_fail(embed->options.context, status == LLAMA_E_NOMEM ? ORDO_E_NOMEM : ORDO_E_INVALID,
+                   status == LLAMA_E_NOMEM ? "E-TRAIN-MEMORY" : "E-TRAIN-MODEL", "the model cannot run", "model", llama_error(embed->llama),
+                   status == LLAMA_E_NOMEM ? "use a smaller train.micro_batch" : "check the data and the model");
 }
 
 static ordo_status create_llama(ordo_embed *embed)
 {
   char reason[200] = "";
   struct llama_memory memory = {embed, session_alloc, session_free, ORDO_MEM_ACTIVATIONS};
-  struct llama_hooks hooks = {embed,          hook_pre_forward, hook_post_forward, hook_pre_backward,
+  struct llama_hooks hooks = {embed,          hook_pre_forward, hook_post_forward,  hook_pre_backward,
                               hook_grad_adds, hook_grad_ready,  hook_post_backward, hook_activation};
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   embed->llama = llama_create(&embed->options.weights->config, &memory, reason, sizeof reason);
   if (!embed->llama)
-    return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-TRAIN-MODEL", "the model cannot be made", embed->options.weights->origin, reason, "check the sizes in [model]");
+    return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-TRAIN-MODEL", "the model cannot be made", embed->options.weights->origin,
+                     reason, "check the sizes in [model]");
   llama_set_hooks(embed->llama, &hooks);
-  ordo_status status = embed->options.weights->check ? embed->options.weights->check(embed->options.weights, embed->llama, &problems) : ORDO_OK;
+  ordo_status status =
+      embed->options.weights->check ? embed->options.weights->check(embed->options.weights, embed->llama, &problems) : ORDO_OK;
   return status == ORDO_OK ? ORDO_OK : ordo_problems_to_context(&problems, embed->options.context, status);
 }
 

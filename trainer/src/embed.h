@@ -24,7 +24,7 @@ typedef struct ordo_embed_options {
   uint64_t seed;
   uint32_t ordered;
   uint32_t drift_interval;
-  int train; /* 0: forward only */
+  int train;     /* 0: forward only */
   int64_t batch; /* sequences of a step over all ranks; 0: no passes over batches (generation) */
   int64_t micro_batch;
   int64_t seq_len;
@@ -42,9 +42,9 @@ typedef struct ordo_step_outcome {
 } ordo_step_outcome;
 
 typedef struct ordo_loss_sum {
-  double sum;     /* of the losses of counted tokens */
-  double count;   /* counted tokens */
-  double bytes;   /* of text that the counted targets stand for; 0 without a tokenizer */
+  double sum;   /* of the losses of counted tokens */
+  double count; /* counted tokens */
+  double bytes; /* of text that the counted targets stand for; 0 without a tokenizer */
 } ordo_loss_sum;
 
 /* Creates the session, runs the whole plan, makes room for activations. The caller owns *embed. */

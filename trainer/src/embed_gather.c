@@ -46,8 +46,8 @@ ordo_status ordo_embed_gather(ordo_embed *embed, const ordo_param *param, int32_
     if (!storage || !ordo_piece_is_mine(leaf->placement, mesh))
       continue;
     if (dtype != ORDO_F32 && !leaf->master && what < 0)
-      return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-GATHER", "a tensor cannot be gathered", leaf->name, "its elements are not fp32 and it has no fp32 master",
-                       "use a precision plugin with fp32 masters");
+      return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-GATHER", "a tensor cannot be gathered", leaf->name,
+                       "its elements are not fp32 and it has no fp32 master", "use a precision plugin with fp32 masters");
     copy_pieces(leaf, param, storage, full);
   }
   return mesh->size > 1 ? ordo_all_reduce(mesh->world, full, param->numel, ORDO_F32, ORDO_SUM, 1.0) : ORDO_OK;

@@ -53,7 +53,8 @@ static ordo_status micro_batch(ordo_embed *embed, int64_t first, int64_t count, 
     if (status == ORDO_OK)
       status = empty_backward(embed);
   } else {
-    struct llama_forward_args args = {.ids = embed->ids + first * T, .targets = embed->targets + first * T, .batch = count, .seq = T, .keep = 1};
+    struct llama_forward_args args = {
+        .ids = embed->ids + first * T, .targets = embed->targets + first * T, .batch = count, .seq = T, .keep = 1};
     status = ordo_embed_llama_status(embed, llama_forward(embed->llama, &args));
     *loss_sum += args.loss_sum;
     if (status == ORDO_OK)

@@ -11,10 +11,12 @@
 
 static ordo_status eval_prepare(ordo_run *run, void *state)
 {
-  const char *validation = ordo_config_string(run->config, ORDO_KEY_data_validation), *train = ordo_config_string(run->config, ORDO_KEY_data_train);
+  const char *validation = ordo_config_string(run->config, ORDO_KEY_data_validation),
+             *train = ordo_config_string(run->config, ORDO_KEY_data_train);
   const char *targets = ordo_config_string(run->config, ORDO_KEY_data_targets);
   if (!*validation && !*train)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation", "there is no data", "give --data.validation FILE", "data.validation is missing");
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation", "there is no data",
+                              "give --data.validation FILE", "data.validation is missing");
   return ordo_run_open_data(run, *validation ? validation : train, targets, state);
 }
 
@@ -25,7 +27,8 @@ static ordo_status write_logits(ordo_run *run, ordo_embed *embed, const ordo_dat
   g_autofree int32_t *ids = g_new(int32_t, (gsize)T), *targets = g_new(int32_t, (gsize)T);
   g_autofree float *logits = g_try_new(float, (gsize)(n * T * vocab));
   if (!logits)
-    return ordo_fail(run->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "eval.dump_logits", "all logits are held at once", "set train.validate_sequences");
+    return ordo_fail(run->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "eval.dump_logits", "all logits are held at once",
+                     "set train.validate_sequences");
   ordo_status status = ordo_session_eval_begin(ordo_embed_session(embed));
   for (int64_t s = 0; s < n && status == ORDO_OK; s++) {
     struct llama_forward_args args = {.ids = ids, .batch = 1, .seq = T, .logits = logits + s * T * vocab};
@@ -62,8 +65,8 @@ static void print_answer(const ordo_data *data, int64_t n, const ordo_loss_sum *
   ordo_metrics_number(object, "loss", loss);
   ordo_metrics_number(object, "perplexity", exp(loss));
   ordo_metrics_number(object, "nats_per_byte", sum->bytes > 0 ? sum->sum / sum->bytes : NAN);
-  g_string_append_printf(object, ",\"n_tokens\":%.0f,\"sequences\":%" G_GINT64_FORMAT ",\"tokens_left_over\":%" G_GINT64_FORMAT "}\n", sum->count, n,
-                         MAX(data->n_tokens - 1 - data->n_sequences * data->seq_len, 0));
+  g_string_append_printf(object, ",\"n_tokens\":%.0f,\"sequences\":%" G_GINT64_FORMAT ",\"tokens_left_over\":%" G_GINT64_FORMAT "}\n",
+                         sum->count, n, MAX(data->n_tokens - 1 - data->n_sequences * data->seq_len, 0));
   fputs(object->str, stdout);
 }
 

@@ -32,7 +32,8 @@ ordo_status ordo_file_read(int fd, void *dst, size_t size, uint64_t offset, cons
       return ordo_problems_push_errno(problems, "read", path, errno);
     if (n == 0) {
       g_autofree char *why = g_strdup_printf("it ends at byte %" G_GUINT64_FORMAT ", more is needed", offset + done);
-      return ordo_problems_push(problems, ORDO_E_INVALID, "E-FILE-SHORT", path, why, "the file is cut off; copy it again", "the file is too short");
+      return ordo_problems_push(problems, ORDO_E_INVALID, "E-FILE-SHORT", path, why, "the file is cut off; copy it again",
+                                "the file is too short");
     }
     done += (size_t)n;
   }

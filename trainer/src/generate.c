@@ -32,7 +32,8 @@ static ordo_status parse_ids(ordo_run *run, const char *text, GArray *ids)
       continue;
     if (!g_ascii_string_to_signed(words[i], 10, 0, run->weights->config.vocab - 1, &id, NULL)) {
       g_autofree char *why = g_strdup_printf("ids are whole numbers from 0 to %" G_GINT64_FORMAT, run->weights->config.vocab - 1);
-      return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "generate.prompt_ids", why, "separate them by commas or spaces", "\"%s\" is no token id", words[i]);
+      return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "generate.prompt_ids", why,
+                                "separate them by commas or spaces", "\"%s\" is no token id", words[i]);
     }
     int32_t value = (int32_t)id;
     g_array_append_val(ids, value);
@@ -42,21 +43,25 @@ static ordo_status parse_ids(ordo_run *run, const char *text, GArray *ids)
 
 static ordo_status prompt(ordo_run *run, GArray **ids)
 {
-  const char *text = ordo_config_string(run->config, ORDO_KEY_generate_prompt), *list = ordo_config_string(run->config, ORDO_KEY_generate_prompt_ids);
+  const char *text = ordo_config_string(run->config, ORDO_KEY_generate_prompt),
+             *list = ordo_config_string(run->config, ORDO_KEY_generate_prompt_ids);
   int64_t positions = run->weights->config.max_positions;
   *ids = NULL;
   if (*text && *list)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "generate.prompt", "generate.prompt_ids is set too", "remove one of the two", "there are two prompts");
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "generate.prompt", "generate.prompt_ids is set too",
+                              "remove one of the two", "there are two prompts");
   *ids = *list ? g_array_new(FALSE, FALSE, sizeof(int32_t)) : ordo_prompt_ids(run->tokenizer, text);
   ordo_status status = *list ? parse_ids(run, list, *ids) : ORDO_OK;
   if (status == ORDO_OK && ((*ids)->len == 0 || (*ids)->len > positions)) {
     g_autofree char *why = g_strdup_printf("it has %u tokens; the model takes 1 to %" G_GINT64_FORMAT, (*ids)->len, positions);
-    status = ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "generate.prompt", why, "use a shorter prompt", "the prompt does not fit the model");
+    status = ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "generate.prompt", why, "use a shorter prompt",
+                                "the prompt does not fit the model");
   }
   for (guint i = 0; status == ORDO_OK && i < (*ids)->len; i++)
     if (g_array_index(*ids, int32_t, i) >= run->weights->config.vocab)
-      status = ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-DATA-ID", "generate.prompt", "the tokenizer does not belong to the model", "set data.tokenizer",
-                                  "a token of the prompt is outside the model's vocabulary");
+      status =
+          ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-DATA-ID", "generate.prompt", "the tokenizer does not belong to the model",
+                             "set data.tokenizer", "a token of the prompt is outside the model's vocabulary");
   return status;
 }
 
@@ -70,15 +75,17 @@ static ordo_status generate_body(ordo_run *run, void *state)
   GArray *ids = *(GArray **)state;
   const ordo_config *c = run->config;
   generation g = {run, ordo_config_bool(c, ORDO_KEY_generate_print_ids)};
-  ordo_sampling sampling = {ordo_config_real(c, ORDO_KEY_generate_temperature), ordo_config_int(c, ORDO_KEY_generate_top_k), ordo_config_real(c, ORDO_KEY_generate_top_p),
-                            (uint64_t)ordo_config_int(c, ORDO_KEY_train_seed), ordo_config_bool(c, ORDO_KEY_generate_stop)};
+  ordo_sampling sampling = {ordo_config_real(c, ORDO_KEY_generate_temperature), ordo_config_int(c, ORDO_KEY_generate_top_k),
+                            ordo_config_real(c, ORDO_KEY_generate_top_p), (uint64_t)ordo_config_int(c, ORDO_KEY_train_seed),
+                            ordo_config_bool(c, ORDO_KEY_generate_stop)};
   ordo_embed_options options;
   ordo_embed *embed = NULL;
   ordo_run_embed_options(run, &options);
   options.batch = 0;
   ordo_status status = ordo_embed_create(&options, &embed);
   if (status == ORDO_OK)
-    status = ordo_generate(embed, ids, ordo_config_int(c, ORDO_KEY_generate_positions), &sampling, ordo_tokenizer_begin(run->tokenizer), emit, &g);
+    status = ordo_generate(embed, ids, ordo_config_int(c, ORDO_KEY_generate_positions), &sampling, ordo_tokenizer_begin(run->tokenizer),
+                           emit, &g);
   if (status != ORDO_OK)
     return status;
   if (run->rank == 0 && !g.print_ids)

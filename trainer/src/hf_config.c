@@ -43,7 +43,8 @@ static int64_t integer(reader *r, const char *key, int64_t fallback, gboolean re
     return fallback;
   if (node && JSON_NODE_HOLDS_VALUE(node) && json_node_get_value_type(node) == G_TYPE_INT64 && json_node_get_int(node) > 0)
     return json_node_get_int(node);
-  fail(r, ORDO_E_INVALID, key, node ? "it must be a whole number above 0" : "it is missing", "compare config.json with that of a Llama model");
+  fail(r, ORDO_E_INVALID, key, node ? "it must be a whole number above 0" : "it is missing",
+       "compare config.json with that of a Llama model");
   return fallback;
 }
 
@@ -68,7 +69,8 @@ static gboolean boolean(reader *r, const char *key)
 
 static gboolean is_text(JsonNode *node, const char *text)
 {
-  return node && JSON_NODE_HOLDS_VALUE(node) && json_node_get_value_type(node) == G_TYPE_STRING && strcmp(json_node_get_string(node), text) == 0;
+  return node && JSON_NODE_HOLDS_VALUE(node) && json_node_get_value_type(node) == G_TYPE_STRING &&
+         strcmp(json_node_get_string(node), text) == 0;
 }
 
 /* Refuses keys that would change the numbers. */
@@ -121,7 +123,8 @@ ordo_status ordo_hf_config_parse(const char *text, size_t length, const char *pa
   char reason[200];
   g_autoptr(JsonNode) root = ordo_json_object(text, length, &why);
   if (!root)
-    return ordo_problems_push(problems, ORDO_E_INVALID, "E-HF-CONFIG", path, why, "the file is damaged; copy it again", "config.json cannot be read");
+    return ordo_problems_push(problems, ORDO_E_INVALID, "E-HF-CONFIG", path, why, "the file is damaged; copy it again",
+                              "config.json cannot be read");
   reader r = {json_node_get_object(root), path, problems, ORDO_OK};
   check_supported(&r);
   config->hidden = integer(&r, "hidden_size", 1, TRUE);

@@ -13,13 +13,14 @@
 
 typedef struct hf {
   ordo_weights base;
-  GPtrArray *files;     /* ordo_safetensors */
-  GHashTable *file_of;  /* tensor name -> ordo_safetensors, not owned */
+  GPtrArray *files;    /* ordo_safetensors */
+  GHashTable *file_of; /* tensor name -> ordo_safetensors, not owned */
 } hf;
 
 static ordo_status bad(const char *where, const char *why, ordo_problems *problems)
 {
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-HF-TENSOR", where, why, "the directory is incomplete or of another model; copy it again", "cannot use the weights");
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-HF-TENSOR", where, why,
+                            "the directory is incomplete or of another model; copy it again", "cannot use the weights");
 }
 
 static ordo_status hf_read(ordo_weights *base, const char *name, int64_t first, int64_t count, float *dst, ordo_problems *problems)
@@ -61,8 +62,10 @@ static ordo_status check_param(hf *self, const struct llama_param *param, ordo_p
     return bad(self->base.origin, why, problems);
   }
   if (tensor->ndim != param->ndim || memcmp(tensor->shape, param->shape, param->ndim * sizeof *param->shape) != 0) {
-    why = g_strdup_printf("tensor %s has %u dimensions, the first of them %" G_GINT64_FORMAT "; config.json wants [%" G_GINT64_FORMAT "%s%" G_GINT64_FORMAT "]", param->name,
-                          tensor->ndim, tensor->ndim ? tensor->shape[0] : 0, param->shape[0], param->ndim > 1 ? ", " : " x ", param->ndim > 1 ? param->shape[1] : 1);
+    why = g_strdup_printf("tensor %s has %u dimensions, the first of them %" G_GINT64_FORMAT "; config.json wants [%" G_GINT64_FORMAT
+                          "%s%" G_GINT64_FORMAT "]",
+                          param->name, tensor->ndim, tensor->ndim ? tensor->shape[0] : 0, param->shape[0], param->ndim > 1 ? ", " : " x ",
+                          param->ndim > 1 ? param->shape[1] : 1);
     return bad(self->base.origin, why, problems);
   }
   return ORDO_OK;
@@ -123,7 +126,8 @@ static ordo_status add_file(hf *self, const char *directory, const char *name, o
 }
 
 /* One entry of weight_map: the file is opened once, and must hold the tensor. */
-static ordo_status add_entry(hf *self, const char *directory, const char *index, const char *tensor, JsonNode *value, GHashTable *opened, ordo_problems *problems)
+static ordo_status add_entry(hf *self, const char *directory, const char *index, const char *tensor, JsonNode *value, GHashTable *opened,
+                             ordo_problems *problems)
 {
   g_autofree char *why = NULL;
   const char *name = JSON_NODE_HOLDS_VALUE(value) && json_node_get_value_type(value) == G_TYPE_STRING ? json_node_get_string(value) : NULL;
@@ -171,8 +175,8 @@ static ordo_status read_config(hf *self, const char *directory, ordo_problems *p
   g_autoptr(GError) error = NULL;
   gsize length = 0;
   if (!g_file_get_contents(path, &text, &length, &error))
-    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-HF-CONFIG", path, error->message, "a Hugging Face directory has config.json and model.safetensors",
-                              "not a Hugging Face model directory");
+    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-HF-CONFIG", path, error->message,
+                              "a Hugging Face directory has config.json and model.safetensors", "not a Hugging Face model directory");
   return ordo_hf_config_parse(text, length, path, &self->base.config, &self->base.initializer_range, problems);
 }
 

@@ -45,7 +45,8 @@ static leaf_state *state_new(leaf_optimizer *self, const ordo_leaf *leaf)
     state->slots[i] = ordo_session_alloc(self->session, bytes, ORDO_MEM_OPTIMIZER);
     if (!state->slots[i]) {
       g_autofree char *why = g_strdup_printf("%zu bytes for the state of leaf %s could not be had", bytes, leaf->name);
-      ordo_fail(self->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "optimizer", why, "use more ranks with a sharding strategy, or a smaller model");
+      ordo_fail(self->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "optimizer", why,
+                "use more ranks with a sharding strategy, or a smaller model");
       state_free(self, state);
       return NULL;
     }
@@ -270,7 +271,8 @@ ordo_status ordo_leaf_optimizer_create(ordo_context *context, ordo_session *sess
   self->states = g_hash_table_new(NULL, NULL);
   for (int g = 0; g < N_GROUPS; g++) {
     self->leaves[g] = g_ptr_array_new();
-    self->groups[g] = (ordo_group){sizeof(ordo_group), names[g], NULL, 0, options->lr, g == DECAY && !options->is_sgd ? options->weight_decay : 0.0};
+    self->groups[g] =
+        (ordo_group){sizeof(ordo_group), names[g], NULL, 0, options->lr, g == DECAY && !options->is_sgd ? options->weight_decay : 0.0};
   }
   for (uint32_t i = 0; i < model->n_leaves; i++)
     if (model->leaves[i]->flags & ORDO_PARAM_REQUIRES_GRAD)

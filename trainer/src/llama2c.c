@@ -32,8 +32,8 @@ typedef struct llama2c {
 
 static ordo_status bad(const char *path, const char *why, ordo_problems *problems)
 {
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-LLAMA2C", path, why, "give a llama2.c checkpoint of version 0 (legacy), or a Hugging Face directory",
-                            "not a llama2.c checkpoint");
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-LLAMA2C", path, why,
+                            "give a llama2.c checkpoint of version 0 (legacy), or a Hugging Face directory", "not a llama2.c checkpoint");
 }
 
 static void describe(llama2c *self)
@@ -41,20 +41,20 @@ static void describe(llama2c *self)
   const struct llama_config *c = &self->base.config;
   int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim, tables = c->max_positions * c->head_dim / 2;
   const kind kinds[N_KINDS] = {
-    [EMBED] = {"model.embed_tokens.weight", 0, c->vocab, c->hidden, 0},
-    [INPUT_NORM] = {"input_layernorm.weight", 1, 1, c->hidden, 0},
-    [Q] = {"self_attn.q_proj.weight", 1, q, c->hidden, 0},
-    [K] = {"self_attn.k_proj.weight", 1, kv, c->hidden, 0},
-    [V] = {"self_attn.v_proj.weight", 1, kv, c->hidden, 0},
-    [O] = {"self_attn.o_proj.weight", 1, c->hidden, q, 0},
-    [POST_NORM] = {"post_attention_layernorm.weight", 1, 1, c->hidden, 0},
-    [GATE] = {"mlp.gate_proj.weight", 1, c->intermediate, c->hidden, 0},
-    [DOWN] = {"mlp.down_proj.weight", 1, c->hidden, c->intermediate, 0},
-    [UP] = {"mlp.up_proj.weight", 1, c->intermediate, c->hidden, 0},
-    [FINAL_NORM] = {"model.norm.weight", 0, 1, c->hidden, 0},
-    [ROPE_COS] = {"", 0, 1, tables, 0},
-    [ROPE_SIN] = {"", 0, 1, tables, 0},
-    [HEAD] = {"lm_head.weight", 0, c->tied ? 0 : c->vocab, c->hidden, 0},
+      [EMBED] = {"model.embed_tokens.weight", 0, c->vocab, c->hidden, 0},
+      [INPUT_NORM] = {"input_layernorm.weight", 1, 1, c->hidden, 0},
+      [Q] = {"self_attn.q_proj.weight", 1, q, c->hidden, 0},
+      [K] = {"self_attn.k_proj.weight", 1, kv, c->hidden, 0},
+      [V] = {"self_attn.v_proj.weight", 1, kv, c->hidden, 0},
+      [O] = {"self_attn.o_proj.weight", 1, c->hidden, q, 0},
+      [POST_NORM] = {"post_attention_layernorm.weight", 1, 1, c->hidden, 0},
+      [GATE] = {"mlp.gate_proj.weight", 1, c->intermediate, c->hidden, 0},
+      [DOWN] = {"mlp.down_proj.weight", 1, c->hidden, c->intermediate, 0},
+      [UP] = {"mlp.up_proj.weight", 1, c->intermediate, c->hidden, 0},
+      [FINAL_NORM] = {"model.norm.weight", 0, 1, c->hidden, 0},
+      [ROPE_COS] = {"", 0, 1, tables, 0},
+      [ROPE_SIN] = {"", 0, 1, tables, 0},
+      [HEAD] = {"lm_head.weight", 0, c->tied ? 0 : c->vocab, c->hidden, 0},
   };
   memcpy(self->kinds, kinds, sizeof kinds);
 }
@@ -66,7 +66,8 @@ static int64_t lay_out(llama2c *self)
   for (int k = 0; k < N_KINDS; k++) {
     kind *item = &self->kinds[k];
     item->offset = at;
-    if (__builtin_mul_overflow(item->rows, item->columns, &numel) || __builtin_mul_overflow(numel, item->layered ? self->base.config.layers : 1, &numel) ||
+    if (__builtin_mul_overflow(item->rows, item->columns, &numel) ||
+        __builtin_mul_overflow(numel, item->layered ? self->base.config.layers : 1, &numel) ||
         __builtin_mul_overflow(numel, (int64_t)4, &bytes) || __builtin_add_overflow(at, bytes, &at))
       return -1;
   }
@@ -84,7 +85,8 @@ static const kind *find(const llama2c *self, const char *name, int64_t *layer)
     suffix = *end == '.' ? end + 1 : end;
   }
   for (int k = 0; k < N_KINDS; k++)
-    if (strcmp(self->kinds[k].suffix, suffix) == 0 && self->kinds[k].rows && self->kinds[k].layered == (suffix != name) && *layer < self->base.config.layers)
+    if (strcmp(self->kinds[k].suffix, suffix) == 0 && self->kinds[k].rows && self->kinds[k].layered == (suffix != name) &&
+        *layer < self->base.config.layers)
       return &self->kinds[k];
   return NULL;
 }
@@ -152,7 +154,8 @@ static ordo_status read_header(llama2c *self, int64_t size, ordo_problems *probl
   describe(self);
   int64_t needed = lay_out(self);
   if (needed != size) {
-    g_autofree char *why = g_strdup_printf("a model of the sizes in its header takes %" G_GINT64_FORMAT " bytes, the file has %" G_GINT64_FORMAT, needed, size);
+    g_autofree char *why = g_strdup_printf(
+        "a model of the sizes in its header takes %" G_GINT64_FORMAT " bytes, the file has %" G_GINT64_FORMAT, needed, size);
     return bad(self->base.origin, why, problems);
   }
   return ORDO_OK;

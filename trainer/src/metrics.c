@@ -82,7 +82,8 @@ static void append_plugin_values(GString *object, GHashTable *plugin)
     ordo_metrics_number(object, k->data, *(double *)g_hash_table_lookup(plugin, k->data));
 }
 
-static ordo_status write_object(ordo_metrics *metrics, const ordo_step_outcome *o, double seconds, double rate, double mfu, ordo_problems *problems)
+static ordo_status write_object(ordo_metrics *metrics, const ordo_step_outcome *o, double seconds, double rate, double mfu,
+                                ordo_problems *problems)
 {
   g_autoptr(GString) object = g_string_new("{");
   g_string_append_printf(object, "\"step\":%" G_GINT64_FORMAT, o->result.step);
@@ -108,11 +109,14 @@ static ordo_status write_object(ordo_metrics *metrics, const ordo_step_outcome *
 static void print_line(const ordo_metrics *metrics, const ordo_step_outcome *o, double seconds, double mfu)
 {
   g_autoptr(GString) line = g_string_new(metrics->bar ? "\r" : "");
-  g_string_append_printf(line, "step %5" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "  loss %.6f  gnorm %.4f  lr %.3e  %.0f tok/s  %.1f ms", o->result.step, metrics->steps, o->loss,
-                         o->result.grad_norm, o->lr, metrics->average_weight > 0 ? metrics->average / metrics->average_weight : metrics->tokens_per_step / seconds, seconds * 1e3);
+  g_string_append_printf(line, "step %5" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "  loss %.6f  gnorm %.4f  lr %.3e  %.0f tok/s  %.1f ms",
+                         o->result.step, metrics->steps, o->loss, o->result.grad_norm, o->lr,
+                         metrics->average_weight > 0 ? metrics->average / metrics->average_weight : metrics->tokens_per_step / seconds,
+                         seconds * 1e3);
   if (metrics->peak > 0)
     g_string_append_printf(line, "  mfu %.1f%%", 100.0 * mfu);
-  g_string_append_printf(line, "  comm %.1f%%  rss %.0f MiB%s", 100.0 * o->result.comm_seconds / seconds, (double)ordo_metrics_resident() / 1048576.0, o->result.skipped ? "  skipped" : "");
+  g_string_append_printf(line, "  comm %.1f%%  rss %.0f MiB%s", 100.0 * o->result.comm_seconds / seconds,
+                         (double)ordo_metrics_resident() / 1048576.0, o->result.skipped ? "  skipped" : "");
   g_string_append(line, metrics->bar ? "\x1b[K" : "\n");
   fputs(line->str, stdout);
   fflush(stdout);

@@ -21,7 +21,7 @@ typedef struct ordo_metrics {
   GHashTable *plugin; /* "ddp.overlap" -> double*, since the last step */
   double average;     /* tokens per second, exponential, bias-corrected */
   double average_weight;
-  double seconds;     /* of all steps */
+  double seconds; /* of all steps */
   double comm_seconds;
   double tokens;
   double last_loss;

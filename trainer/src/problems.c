@@ -57,8 +57,8 @@ ordo_status ordo_problems_push(ordo_problems *problems, ordo_status status, cons
 
 ordo_status ordo_problems_push_errno(ordo_problems *problems, const char *verb, const char *path, int error)
 {
-  return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, g_strerror(error), "check that the path exists, its permissions, and the free space",
-                            "cannot %s %s", verb, path);
+  return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, g_strerror(error),
+                            "check that the path exists, its permissions, and the free space", "cannot %s %s", verb, path);
 }
 
 ordo_status ordo_problems_to_context(const ordo_problems *problems, ordo_context *context, ordo_status status)

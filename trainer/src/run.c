@@ -51,15 +51,19 @@ static ordo_status check_configuration(ordo_run *run)
   gboolean given = *ordo_config_string(c, ORDO_KEY_model_path) != '\0';
   for (ordo_key key = ORDO_KEY_model_layers; run->verb == 'T' && given && key <= ORDO_KEY_model_initializer_range; key++)
     if (ordo_config_is_set(c, key))
-      status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", ordo_config_name(key), "model.path is set: the sizes come from the model", "remove one of the two",
-                                  "%s has no effect on a loaded model", ordo_config_name(key));
+      status =
+          ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", ordo_config_name(key), "model.path is set: the sizes come from the model",
+                             "remove one of the two", "%s has no effect on a loaded model", ordo_config_name(key));
   if (run->verb != 'T' && !given)
-    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.path", "there is no model", "give --model.path DIRECTORY or FILE.bin", "model.path is missing");
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.path", "there is no model",
+                                "give --model.path DIRECTORY or FILE.bin", "model.path is missing");
   if (run->verb == 'T' && !*ordo_config_string(c, ORDO_KEY_data_train))
-    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data.train FILE", "data.train is missing");
-  if (run->verb == 'T' && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 && ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) &&
-      ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
-    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "optim.weight_decay", "sgd here has no weight decay", "set it to 0 or use adamw", "optim.weight_decay has no effect on sgd");
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data.train FILE",
+                                "data.train is missing");
+  if (run->verb == 'T' && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 &&
+      ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) && ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "optim.weight_decay", "sgd here has no weight decay",
+                                "set it to 0 or use adamw", "optim.weight_decay has no effect on sgd");
   return status;
 }
 
@@ -68,14 +72,16 @@ static ordo_status start_communication(ordo_run *run)
   int64_t wanted = ordo_config_int(run->config, ORDO_KEY_train_ranks);
   ordo_mpi_options options = {.struct_size = sizeof options, .deadline_seconds = ordo_config_real(run->config, ORDO_KEY_train_deadline)};
   run->under_mpi = run->under_mpi || wanted > 1;
-  ordo_status status = run->under_mpi ? ordo_comm_mpi_create(run->context, MPI_COMM_NULL, &options, &run->comm) : ordo_comm_single_create(run->context, &run->comm);
+  ordo_status status = run->under_mpi ? ordo_comm_mpi_create(run->context, MPI_COMM_NULL, &options, &run->comm)
+                                      : ordo_comm_single_create(run->context, &run->comm);
   if (status != ORDO_OK)
     return status;
   run->rank = run->comm->rank;
   run->ranks = run->comm->size;
   if (wanted > 0 && wanted != run->ranks)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-RANKS", "train.ranks", "the program joins the ranks that a launcher starts",
-                              "use `ordo train --ranks N`, or mpirun -n N", "%d rank(s) were started, train.ranks is %" G_GINT64_FORMAT, run->ranks, wanted);
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-RANKS", "train.ranks",
+                              "the program joins the ranks that a launcher starts", "use `ordo train --ranks N`, or mpirun -n N",
+                              "%d rank(s) were started, train.ranks is %" G_GINT64_FORMAT, run->ranks, wanted);
   return ORDO_OK;
 }
 
@@ -117,8 +123,10 @@ static void fresh_config(const ordo_run *run, struct llama_config *config)
   config->heads = ordo_config_int(c, ORDO_KEY_model_heads);
   config->kv_heads = ordo_config_int(c, ORDO_KEY_model_kv_heads) ? ordo_config_int(c, ORDO_KEY_model_kv_heads) : config->heads;
   config->head_dim = config->hidden / config->heads;
-  config->vocab = ordo_config_int(c, ORDO_KEY_model_vocab_size) ? ordo_config_int(c, ORDO_KEY_model_vocab_size) : ordo_tokenizer_vocab(run->tokenizer);
-  config->max_positions = ordo_config_int(c, ORDO_KEY_model_max_positions) ? ordo_config_int(c, ORDO_KEY_model_max_positions) : ordo_config_int(c, ORDO_KEY_train_seq_len);
+  config->vocab =
+      ordo_config_int(c, ORDO_KEY_model_vocab_size) ? ordo_config_int(c, ORDO_KEY_model_vocab_size) : ordo_tokenizer_vocab(run->tokenizer);
+  config->max_positions = ordo_config_int(c, ORDO_KEY_model_max_positions) ? ordo_config_int(c, ORDO_KEY_model_max_positions)
+                                                                           : ordo_config_int(c, ORDO_KEY_train_seq_len);
   config->rms_eps = ordo_config_real(c, ORDO_KEY_model_rms_norm_eps);
   config->rope_theta = ordo_config_real(c, ORDO_KEY_model_rope_theta);
   config->tied = ordo_config_bool(c, ORDO_KEY_model_tie_embeddings);
@@ -143,8 +151,10 @@ static ordo_status open_model(ordo_run *run)
   char reason[200] = "";
   fresh_config(run, &config);
   if (llama_config_check(&config, reason, sizeof reason))
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "[model]", reason, "change the sizes in [model]", "no model can be made of these sizes");
-  run->weights = ordo_weights_fresh(&config, (uint64_t)ordo_config_int(run->config, ORDO_KEY_train_seed), ordo_config_real(run->config, ORDO_KEY_model_initializer_range));
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "[model]", reason, "change the sizes in [model]",
+                              "no model can be made of these sizes");
+  run->weights = ordo_weights_fresh(&config, (uint64_t)ordo_config_int(run->config, ORDO_KEY_train_seed),
+                                    ordo_config_real(run->config, ORDO_KEY_model_initializer_range));
   return ORDO_OK;
 }
 
@@ -155,10 +165,11 @@ ordo_status ordo_run_open_data(ordo_run *run, const char *paths, const char *tar
   ordo_status status = ORDO_OK;
   if (T > run->weights->config.max_positions) {
     g_autofree char *why = g_strdup_printf("the model has %" G_GINT64_FORMAT " positions", run->weights->config.max_positions);
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "train.seq_len", why, "use a smaller train.seq_len or another model",
-                              "train.seq_len = %" G_GINT64_FORMAT " is too long", T);
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "train.seq_len", why,
+                              "use a smaller train.seq_len or another model", "train.seq_len = %" G_GINT64_FORMAT " is too long", T);
   }
-  status = ordo_tokens_open(paths, ordo_config_string(run->config, ORDO_KEY_data_format), run->tokenizer, TRUE, vocab, &run->problems, &tokens);
+  status =
+      ordo_tokens_open(paths, ordo_config_string(run->config, ORDO_KEY_data_format), run->tokenizer, TRUE, vocab, &run->problems, &tokens);
   if (status != ORDO_OK)
     return status;
   status = ordo_data_view(data, tokens, 0, ordo_tokens_count(tokens), T, paths, &run->problems);
@@ -197,7 +208,8 @@ void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options)
   options->schedule.peak = ordo_config_real(c, ORDO_KEY_optim_lr);
   options->schedule.floor_fraction = ordo_config_real(c, ORDO_KEY_optim_floor_fraction);
   options->schedule.warmup_steps = ordo_config_int(c, ORDO_KEY_optim_warmup_steps);
-  options->schedule.total_steps = ordo_config_int(c, ORDO_KEY_optim_decay_steps) ? ordo_config_int(c, ORDO_KEY_optim_decay_steps) : ordo_config_int(c, ORDO_KEY_train_steps);
+  options->schedule.total_steps = ordo_config_int(c, ORDO_KEY_optim_decay_steps) ? ordo_config_int(c, ORDO_KEY_optim_decay_steps)
+                                                                                 : ordo_config_int(c, ORDO_KEY_train_steps);
   options->max_grad_norm = ordo_config_real(c, ORDO_KEY_optim_clip);
   options->ordered = (uint32_t)ordo_config_bool(c, ORDO_KEY_train_ordered);
   options->drift_interval = (uint32_t)ordo_config_int(c, ORDO_KEY_train_drift_interval);
@@ -241,7 +253,8 @@ static void abort_all(const ordo_run *run, ordo_status status)
 
 static ordo_status prepare(ordo_run *run, const ordo_verb *verb, void *state)
 {
-  ordo_context_options options = {.struct_size = sizeof options, .program_name = verb->program, .program_version = ORDO_VERSION, .log = log_line, .log_ctx = run};
+  ordo_context_options options = {
+      .struct_size = sizeof options, .program_name = verb->program, .program_version = ORDO_VERSION, .log = log_line, .log_ctx = run};
   const char *path = ordo_config_string(run->config, ORDO_KEY_strategy_plugin_path);
   options.plugin_path = *path ? path : NULL;
   options.flags = ordo_config_bool(run->config, ORDO_KEY_strategy_allow_insecure) ? (uint32_t)ORDO_CONTEXT_ALLOW_INSECURE : 0u;
@@ -276,7 +289,8 @@ static int blas_info(char **argv)
     return ordo_exit_code(ORDO_E_UNAVAILABLE);
   }
   printf("OpenBLAS core %s%s, self-test at %.2g of its tolerance, %.0f GFLOP/s on one core\n", report.name,
-         report.fallback ? " (a FALLBACK: this processor can do better; set OPENBLAS_CORETYPE)" : "", report.self_test, blas_core_peak(0.2) / 1e9);
+         report.fallback ? " (a FALLBACK: this processor can do better; set OPENBLAS_CORETYPE)" : "", report.self_test,
+         blas_core_peak(0.2) / 1e9);
   return 0;
 }
 
@@ -305,7 +319,8 @@ int ordo_run_main(const ordo_verb *verb, int argc, char **argv, void *state)
     return ordo_exit_code(status);
   }
   if (blas_core_start(argv, &run.blas, reason, sizeof reason) != 0)
-    status = ordo_problems_push(&run.problems, ORDO_E_UNAVAILABLE, "E-BLAS-CORE", "OpenBLAS", reason, "set OPENBLAS_CORETYPE to a core type that works; ordo doctor", "no usable matrix kernels");
+    status = ordo_problems_push(&run.problems, ORDO_E_UNAVAILABLE, "E-BLAS-CORE", "OpenBLAS", reason,
+                                "set OPENBLAS_CORETYPE to a core type that works; ordo doctor", "no usable matrix kernels");
   if (status == ORDO_OK)
     status = prepare(&run, verb, state);
   code = agree(&run, status);

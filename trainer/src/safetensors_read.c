@@ -28,9 +28,10 @@ typedef struct dtype_info {
   unsigned size;
 } dtype_info;
 
-static const dtype_info dtypes[] = {{"F64", ORDO_F64, 8}, {"F32", ORDO_F32, 4}, {"F16", ORDO_F16, 2}, {"BF16", ORDO_BF16, 2}, {"I64", ORDO_I64, 8},
-                                    {"I32", ORDO_I32, 4}, {"I16", 0, 2},        {"I8", ORDO_I8, 1},   {"U8", ORDO_U8, 1},     {"BOOL", 0, 1},
-                                    {"F8_E4M3", 0, 1},    {"F8_E5M2", 0, 1},    {"U16", 0, 2},        {"U32", 0, 4},          {"U64", ORDO_U64, 8}};
+static const dtype_info dtypes[] = {{"F64", ORDO_F64, 8}, {"F32", ORDO_F32, 4}, {"F16", ORDO_F16, 2}, {"BF16", ORDO_BF16, 2},
+                                    {"I64", ORDO_I64, 8}, {"I32", ORDO_I32, 4}, {"I16", 0, 2},        {"I8", ORDO_I8, 1},
+                                    {"U8", ORDO_U8, 1},   {"BOOL", 0, 1},       {"F8_E4M3", 0, 1},    {"F8_E5M2", 0, 1},
+                                    {"U16", 0, 2},        {"U32", 0, 4},        {"U64", ORDO_U64, 8}};
 
 static ordo_status damaged(const char *path, ordo_problems *problems, const char *format, ...) G_GNUC_PRINTF(3, 4);
 static ordo_status damaged(const char *path, ordo_problems *problems, const char *format, ...)
@@ -39,8 +40,8 @@ static ordo_status damaged(const char *path, ordo_problems *problems, const char
   va_start(args, format);
   g_autofree char *why = g_strdup_vprintf(format, args);
   va_end(args);
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-SAFETENSORS", path, why, "the file is damaged or no safetensors file; copy or write it again",
-                            "cannot use the safetensors file");
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-SAFETENSORS", path, why,
+                            "the file is damaged or no safetensors file; copy or write it again", "cannot use the safetensors file");
 }
 
 static void tensor_free(gpointer data)
@@ -91,8 +92,10 @@ static ordo_status parse_tensor(ordo_safetensors *file, const char *name, JsonNo
   t->name = g_strdup(name);
   g_ptr_array_add(file->tensors, t);
   g_hash_table_insert(file->by_name, t->name, t);
-  if (!shape || !offsets || json_array_get_length(offsets) != 2 || !dtype || json_node_get_value_type(dtype) != G_TYPE_STRING || json_object_get_size(object) != 3)
-    return damaged(file->path, problems, "the entry of tensor \"%s\" is not exactly dtype (text), shape and data_offsets (two) of whole numbers", name);
+  if (!shape || !offsets || json_array_get_length(offsets) != 2 || !dtype || json_node_get_value_type(dtype) != G_TYPE_STRING ||
+      json_object_get_size(object) != 3)
+    return damaged(file->path, problems,
+                   "the entry of tensor \"%s\" is not exactly dtype (text), shape and data_offsets (two) of whole numbers", name);
   for (size_t i = 0; i < G_N_ELEMENTS(dtypes) && !info; i++)
     info = strcmp(dtypes[i].name, json_node_get_string(dtype)) == 0 ? &dtypes[i] : NULL;
   if (!info)
@@ -106,7 +109,9 @@ static ordo_status parse_tensor(ordo_safetensors *file, const char *name, JsonNo
   t->begin = (uint64_t)json_array_get_int_element(offsets, 0);
   t->end = (uint64_t)json_array_get_int_element(offsets, 1);
   if (__builtin_mul_overflow((uint64_t)t->numel, (uint64_t)info->size, &bytes) || t->end < t->begin || t->end - t->begin != bytes)
-    return damaged(file->path, problems, "tensor \"%s\": data_offsets [%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT ") do not fit its shape and dtype %s", name, t->begin, t->end, info->name);
+    return damaged(file->path, problems,
+                   "tensor \"%s\": data_offsets [%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT ") do not fit its shape and dtype %s", name,
+                   t->begin, t->end, info->name);
   return ORDO_OK;
 }
 
@@ -139,12 +144,16 @@ static ordo_status check_coverage(const ordo_safetensors *file, ordo_problems *p
   for (guint i = 0; i < file->tensors->len; i++) {
     const ordo_tensor *t = sorted[i];
     if (t->begin != at)
-      return damaged(file->path, problems, "%s before tensor \"%s\": it begins at byte %" G_GUINT64_FORMAT " of the data, the one before ends at %" G_GUINT64_FORMAT,
+      return damaged(file->path, problems,
+                     "%s before tensor \"%s\": it begins at byte %" G_GUINT64_FORMAT
+                     " of the data, the one before ends at %" G_GUINT64_FORMAT,
                      t->begin < at ? "overlap" : "hole", t->name, t->begin, at);
     at = t->end;
   }
   if (at != file->data_size)
-    return damaged(file->path, problems, "the tensors end at byte %" G_GUINT64_FORMAT " of the data, the file has %" G_GUINT64_FORMAT " bytes of it", at, file->data_size);
+    return damaged(file->path, problems,
+                   "the tensors end at byte %" G_GUINT64_FORMAT " of the data, the file has %" G_GUINT64_FORMAT " bytes of it", at,
+                   file->data_size);
   return ORDO_OK;
 }
 
@@ -159,7 +168,8 @@ static ordo_status parse_header(ordo_safetensors *file, const char *header, size
   g_autoptr(GList) names = json_object_get_members(json_node_get_object(root));
   for (GList *n = names; n; n = n->next) {
     JsonNode *node = json_object_get_member(json_node_get_object(root), n->data);
-    ordo_status status = strcmp(n->data, "__metadata__") == 0 ? check_metadata(file, node, problems) : parse_tensor(file, n->data, node, problems);
+    ordo_status status =
+        strcmp(n->data, "__metadata__") == 0 ? check_metadata(file, node, problems) : parse_tensor(file, n->data, node, problems);
     if (status != ORDO_OK)
       return status;
   }
@@ -177,7 +187,8 @@ ordo_status ordo_safetensors_open(const char *path, ordo_problems *problems, ord
   file->by_name = g_hash_table_new(g_str_hash, g_str_equal);
   file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd < 0)
-    return errno == ENOENT ? ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-FILE-IO", path, "there is no such file", "check the path", "cannot open the weights")
+    return errno == ENOENT ? ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-FILE-IO", path, "there is no such file", "check the path",
+                                                "cannot open the weights")
                            : ordo_problems_push_errno(problems, "open", path, errno);
   if (fstat(file->fd, &info) != 0)
     return ordo_problems_push_errno(problems, "look at", path, errno);
@@ -191,7 +202,8 @@ ordo_status ordo_safetensors_open(const char *path, ordo_problems *problems, ord
   for (int i = 7; i >= 0; i--)
     length = length << 8 | prefix[i];
   if (length > LARGEST_HEADER || length > (uint64_t)info.st_size - 8)
-    return damaged(path, problems, "its header claims %" G_GUINT64_FORMAT " bytes; the file has %" G_GINT64_FORMAT " and the limit is %u", length, (gint64)info.st_size, LARGEST_HEADER);
+    return damaged(path, problems, "its header claims %" G_GUINT64_FORMAT " bytes; the file has %" G_GINT64_FORMAT " and the limit is %u",
+                   length, (gint64)info.st_size, LARGEST_HEADER);
   g_autofree char *header = g_malloc(length + 1);
   status = ordo_file_read(file->fd, header, length, 8, path, problems);
   if (status != ORDO_OK)
@@ -249,18 +261,22 @@ ordo_status ordo_safetensors_read(const ordo_safetensors *file, const ordo_tenso
   enum { AT_ONCE = 65536 };
   uint64_t offset = file->data_offset + tensor->begin + (uint64_t)first * tensor->element_size;
   if (first < 0 || count < 0 || first > tensor->numel - count)
-    return damaged(file->path, problems, "elements [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT ") were asked of tensor \"%s\", which has %" G_GINT64_FORMAT, first, first + count,
-                   tensor->name, tensor->numel);
+    return damaged(file->path, problems,
+                   "elements [%" G_GINT64_FORMAT ", %" G_GINT64_FORMAT ") were asked of tensor \"%s\", which has %" G_GINT64_FORMAT, first,
+                   first + count, tensor->name, tensor->numel);
   if (tensor->dtype == ORDO_F32)
     return ordo_file_read(file->fd, dst, (size_t)count * 4, offset, file->path, problems);
   if (tensor->dtype != ORDO_F64 && tensor->dtype != ORDO_F16 && tensor->dtype != ORDO_BF16) {
-    g_autofree char *why = g_strdup_printf("tensor \"%s\" has dtype %s; weights are read from F64, F32, F16 and BF16", tensor->name, tensor->dtype_name);
-    return ordo_problems_push(problems, ORDO_E_UNSUPPORTED, "E-SAFETENSORS", file->path, why, "convert the model to one of these", "cannot read the weights");
+    g_autofree char *why =
+        g_strdup_printf("tensor \"%s\" has dtype %s; weights are read from F64, F32, F16 and BF16", tensor->name, tensor->dtype_name);
+    return ordo_problems_push(problems, ORDO_E_UNSUPPORTED, "E-SAFETENSORS", file->path, why, "convert the model to one of these",
+                              "cannot read the weights");
   }
   g_autofree double *raw = g_new(double, AT_ONCE);
   for (int64_t done = 0; done < count;) {
     size_t n = (size_t)MIN((int64_t)AT_ONCE, count - done);
-    ordo_status status = ordo_file_read(file->fd, raw, n * tensor->element_size, offset + (uint64_t)done * tensor->element_size, file->path, problems);
+    ordo_status status =
+        ordo_file_read(file->fd, raw, n * tensor->element_size, offset + (uint64_t)done * tensor->element_size, file->path, problems);
     if (status != ORDO_OK)
       return status;
     convert(tensor->dtype, raw, n, dst + done);

@@ -109,7 +109,8 @@ ordo_status ordo_safetensors_writer_write(ordo_safetensors_writer *w, const floa
 ordo_status ordo_safetensors_writer_finish(ordo_safetensors_writer *w, ordo_problems *problems)
 {
   if (w->written != w->names->len)
-    return ordo_problems_push(problems, ORDO_E_STATE, "E-SAFETENSORS", w->path, "not all declared tensors were written", NULL, "the file is not complete");
+    return ordo_problems_push(problems, ORDO_E_STATE, "E-SAFETENSORS", w->path, "not all declared tensors were written", NULL,
+                              "the file is not complete");
   int fd = w->fd;
   w->fd = -1;
   ordo_status status = ordo_file_commit(fd, w->temporary, w->path, problems);

@@ -53,8 +53,8 @@ int32_t ordo_sample_token(const float *logits, int64_t vocab, const ordo_samplin
   return candidates[last].id;
 }
 
-static ordo_status generate(ordo_embed *embed, struct llama_cache *cache, GArray *ids, int64_t positions, const ordo_sampling *sampling, int32_t begin,
-                            void (*emit)(void *ctx, int32_t previous, int32_t id), void *ctx)
+static ordo_status generate(ordo_embed *embed, struct llama_cache *cache, GArray *ids, int64_t positions, const ordo_sampling *sampling,
+                            int32_t begin, void (*emit)(void *ctx, int32_t previous, int32_t id), void *ctx)
 {
   int64_t vocab = llama_get_config(ordo_embed_llama(embed))->vocab;
   g_autofree float *logits = g_new(float, (gsize)vocab);
@@ -64,7 +64,8 @@ static ordo_status generate(ordo_embed *embed, struct llama_cache *cache, GArray
   while (ids->len <= (guint64)positions) {
     int64_t done = llama_cache_length(cache);
     const int32_t *fresh = (const int32_t *)(const void *)ids->data + done;
-    ordo_status status = ordo_embed_llama_status(embed, llama_decode(ordo_embed_llama(embed), cache, fresh, (int64_t)ids->len - done, logits));
+    ordo_status status =
+        ordo_embed_llama_status(embed, llama_decode(ordo_embed_llama(embed), cache, fresh, (int64_t)ids->len - done, logits));
     if (status != ORDO_OK)
       return status;
     int32_t previous = g_array_index(ids, int32_t, ids->len - 1);

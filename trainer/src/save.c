@@ -26,7 +26,8 @@ static ordo_status agree(ordo_embed *embed, ordo_status status)
   if (status != ORDO_OK || sum != ORDO_OK)
     return status != ORDO_OK ? status : sum;
   if (failed > 0.0)
-    return ordo_fail(ordo_embed_context(embed), ORDO_E_IO, "E-TRAIN-SAVE", "another rank could not write", "saving", "its own error says why", "look at the error of rank 0");
+    return ordo_fail(ordo_embed_context(embed), ORDO_E_IO, "E-TRAIN-SAVE", "another rank could not write", "saving",
+                     "its own error says why", "look at the error of rank 0");
   return ORDO_OK;
 }
 
@@ -37,11 +38,13 @@ static float *largest_param(ordo_context *context, const ordo_model *model)
     largest = MAX(largest, model->params[p]->numel);
   float *full = g_try_new(float, (gsize)largest);
   if (!full)
-    ordo_fail(context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "saving", "one whole parameter must fit", "use a machine with more memory");
+    ordo_fail(context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "saving", "one whole parameter must fit",
+              "use a machine with more memory");
   return full;
 }
 
-static ordo_status write_all(ordo_embed *embed, ordo_context *context, ordo_safetensors_writer *writer, int32_t what, float *full, ordo_problems *problems)
+static ordo_status write_all(ordo_embed *embed, ordo_context *context, ordo_safetensors_writer *writer, int32_t what, float *full,
+                             ordo_problems *problems)
 {
   const ordo_model *model = ordo_embed_model(embed);
   ordo_status written = ORDO_OK, status = ORDO_OK;
@@ -83,7 +86,8 @@ ordo_status ordo_save_tensors(ordo_embed *embed, const char *path, int32_t what,
   return agree(embed, status);
 }
 
-static ordo_status write_small_files(ordo_embed *embed, const char *directory, ordo_dtype dtype, const char *tokenizer, ordo_problems *problems)
+static ordo_status write_small_files(ordo_embed *embed, const char *directory, ordo_dtype dtype, const char *tokenizer,
+                                     ordo_problems *problems)
 {
   const struct llama_config *config = llama_get_config(ordo_embed_llama(embed));
   gboolean bytes = strcmp(tokenizer, "bytes") == 0;
@@ -96,7 +100,8 @@ static ordo_status write_small_files(ordo_embed *embed, const char *directory, o
   if (status != ORDO_OK || bytes)
     return status;
   if (!g_file_get_contents(tokenizer, &data, &length, &error))
-    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", tokenizer, error->message, "check its permissions", "cannot copy the tokenizer");
+    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", tokenizer, error->message, "check its permissions",
+                              "cannot copy the tokenizer");
   return ordo_file_replace(copy, data, length, problems);
 }
 

@@ -16,7 +16,8 @@
 
 static ordo_status damaged(const char *path, const char *why, ordo_problems *problems)
 {
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-TOKENIZER-FILE", path, why, "use the tokenizer.bin that belongs to the model, or data.tokenizer = bytes",
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-TOKENIZER-FILE", path, why,
+                            "use the tokenizer.bin that belongs to the model, or data.tokenizer = bytes",
                             "not a llama2.c tokenizer of this model");
 }
 
@@ -50,7 +51,8 @@ static ordo_status parse(ordo_tokenizer *t, const char *path, int64_t vocab, ord
     piece.length = read_u32(t->data + at + 4);
     at += 8;
     if (piece.length > LONGEST_PIECE || piece.length > t->length - at || !isfinite(piece.score)) {
-      why = g_strdup_printf("entry %u has length %u with %zu bytes left, score %g", t->pieces->len, piece.length, t->length - at, (double)piece.score);
+      why = g_strdup_printf("entry %u has length %u with %zu bytes left, score %g", t->pieces->len, piece.length, t->length - at,
+                            (double)piece.score);
       return damaged(path, why, problems);
     }
     piece.text = t->data + at;
@@ -58,8 +60,8 @@ static ordo_status parse(ordo_tokenizer *t, const char *path, int64_t vocab, ord
     g_array_append_val(t->pieces, piece);
   }
   if ((vocab && (int64_t)t->pieces->len != vocab) || at != t->length || t->pieces->len < 259) {
-    g_autofree char *why = g_strdup_printf("it has %u%s entries; needed are %s%" G_GINT64_FORMAT, t->pieces->len, at != t->length ? " or more" : "",
-                                           vocab ? "" : "at least ", vocab ? vocab : (int64_t)259);
+    g_autofree char *why = g_strdup_printf("it has %u%s entries; needed are %s%" G_GINT64_FORMAT, t->pieces->len,
+                                           at != t->length ? " or more" : "", vocab ? "" : "at least ", vocab ? vocab : (int64_t)259);
     return damaged(path, why, problems);
   }
   return ORDO_OK;
@@ -72,10 +74,11 @@ ordo_status ordo_tokenizer_open(const char *name, int64_t vocab, ordo_problems *
   ordo_status status;
   if (strcmp(name, "bytes") != 0) {
     if (!g_file_test(name, G_FILE_TEST_IS_REGULAR))
-      return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-TOKENIZER-FILE", name, "there is no such file", "data.tokenizer is \"bytes\" or the path of a tokenizer.bin",
-                                "cannot read the tokenizer");
+      return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-TOKENIZER-FILE", name, "there is no such file",
+                                "data.tokenizer is \"bytes\" or the path of a tokenizer.bin", "cannot read the tokenizer");
     if (!g_file_get_contents(name, &t->data, &t->length, &error))
-      return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", name, error->message, "check its permissions", "cannot read the tokenizer");
+      return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", name, error->message, "check its permissions",
+                                "cannot read the tokenizer");
     t->pieces = g_array_new(FALSE, FALSE, sizeof(ordo_piece));
     status = parse(t, name, vocab, problems);
     if (status != ORDO_OK)

@@ -9,8 +9,8 @@
 #include <string.h>
 
 typedef struct token {
-  int32_t id;      /* -1: merged into its left neighbour */
-  uint32_t left;   /* neighbours, NONE at the ends */
+  int32_t id;    /* -1: merged into its left neighbour */
+  uint32_t left; /* neighbours, NONE at the ends */
   uint32_t right;
 } token;
 #define NONE UINT32_MAX
@@ -24,8 +24,8 @@ typedef struct pair {
 typedef struct merger {
   const ordo_tokenizer *tokenizer;
   token *tokens;
-  GArray *heap;        /* pair, the best one first */
-  GHashTable *known;   /* (left id, right id) -> id of the concatenation + 2, 1 for none */
+  GArray *heap;      /* pair, the best one first */
+  GHashTable *known; /* (left id, right id) -> id of the concatenation + 2, 1 for none */
   GString *buffer;
 } merger;
 

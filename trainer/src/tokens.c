@@ -78,7 +78,8 @@ static ordo_status open_shard(const request *r, segment *s, const char *data, si
   s->count = word(data, 2);
   s->ids = (const unsigned char *)data + SHARD_HEADER;
   if ((uint64_t)s->count * s->width != length - SHARD_HEADER) {
-    g_autofree char *why = g_strdup_printf("its header promises %" G_GINT64_FORMAT " ids of %u bytes, but %zu bytes follow", s->count, s->width, length - SHARD_HEADER);
+    g_autofree char *why = g_strdup_printf("its header promises %" G_GINT64_FORMAT " ids of %u bytes, but %zu bytes follow", s->count,
+                                           s->width, length - SHARD_HEADER);
     return bad(r, why, "the file is cut off or damaged; copy it again");
   }
   return ORDO_OK;
@@ -99,7 +100,8 @@ static ordo_status open_ids(const request *r, segment *s, const char *data, size
 static ordo_status check_text(const request *r, const char *data, size_t length)
 {
   const char *wrong = NULL;
-  const char *next = ordo_tokenizer_is_bytes(r->tokenizer) ? "set data.format = bytes to train on the bytes as they are" : "convert the file to UTF-8 (iconv)";
+  const char *next = ordo_tokenizer_is_bytes(r->tokenizer) ? "set data.format = bytes to train on the bytes as they are"
+                                                           : "convert the file to UTF-8 (iconv)";
   const char *zero = memchr(data, 0, length);
   if (zero) {
     g_autofree char *why = g_strdup_printf("it is binary, not text: byte %zu is zero", (size_t)(zero - data));
@@ -133,12 +135,14 @@ static ordo_status open_segment(const request *r, segment *s)
   const char *data;
   size_t length;
   if (!g_file_test(r->path, G_FILE_TEST_EXISTS))
-    return ordo_problems_push(r->problems, ORDO_E_NOT_FOUND, "E-DATA-FILE", r->path, "there is no such file", "check data.train and data.validation", "cannot read the data");
+    return ordo_problems_push(r->problems, ORDO_E_NOT_FOUND, "E-DATA-FILE", r->path, "there is no such file",
+                              "check data.train and data.validation", "cannot read the data");
   if (!g_file_test(r->path, G_FILE_TEST_IS_REGULAR))
     return bad(r, "it is not a regular file", "give the path of a file");
   s->file = g_mapped_file_new(r->path, FALSE, &error);
   if (!s->file)
-    return ordo_problems_push(r->problems, ORDO_E_IO, "E-FILE-IO", r->path, error->message, "check its permissions", "cannot read the data");
+    return ordo_problems_push(r->problems, ORDO_E_IO, "E-FILE-IO", r->path, error->message, "check its permissions",
+                              "cannot read the data");
   data = g_mapped_file_get_contents(s->file);
   length = g_mapped_file_get_length(s->file);
   if (length == 0)
@@ -156,8 +160,11 @@ static ordo_status check_ids(const request *r, const segment *s)
 {
   for (int64_t i = 0; r->vocab > 0 && i < s->count; i++)
     if (id_at(s, i) >= (uint64_t)r->vocab) {
-      g_autofree char *why = g_strdup_printf("id %" G_GINT64_FORMAT " of the file is %u, the vocabulary of the model has %" G_GINT64_FORMAT " entries", i, id_at(s, i), r->vocab);
-      return ordo_problems_push(r->problems, ORDO_E_INVALID, "E-DATA-ID", r->path, why, "use the model or data.tokenizer that the file was made for; a fresh model takes model.vocab_size",
+      g_autofree char *why =
+          g_strdup_printf("id %" G_GINT64_FORMAT " of the file is %u, the vocabulary of the model has %" G_GINT64_FORMAT " entries", i,
+                          id_at(s, i), r->vocab);
+      return ordo_problems_push(r->problems, ORDO_E_INVALID, "E-DATA-ID", r->path, why,
+                                "use the model or data.tokenizer that the file was made for; a fresh model takes model.vocab_size",
                                 "a token id is outside the vocabulary");
     }
   return ORDO_OK;

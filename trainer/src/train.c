@@ -51,17 +51,19 @@ static ordo_status split_validation(ordo_run *run, training *t)
   const char *paths = text_of(run, ORDO_KEY_data_validation);
   int64_t kept = t->data.n_tokens - (int64_t)(fraction * (double)t->data.n_tokens);
   if (*paths && fraction > 0)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction", "data.validation is set too", "remove one of the two",
-                              "there are two sources of validation data");
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction", "data.validation is set too",
+                              "remove one of the two", "there are two sources of validation data");
   t->has_validation = *paths || fraction > 0;
   if (*paths)
     return ordo_run_open_data(run, paths, "", &t->validation);
   if (fraction <= 0)
     return ORDO_OK;
   if (t->data.targets)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction", "data.targets covers all sequences of data.train",
-                              "give data.validation a file of its own", "explicit targets cannot be split");
-  ordo_status status = ordo_data_view(&t->validation, t->data.tokens, kept, t->data.n_tokens - kept, t->data.seq_len, "the validation part of data.train", &run->problems);
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction",
+                              "data.targets covers all sequences of data.train", "give data.validation a file of its own",
+                              "explicit targets cannot be split");
+  ordo_status status = ordo_data_view(&t->validation, t->data.tokens, kept, t->data.n_tokens - kept, t->data.seq_len,
+                                      "the validation part of data.train", &run->problems);
   uint64_t seed = t->data.seed;
   if (status == ORDO_OK)
     status = ordo_data_view(&t->data, t->data.tokens, 0, kept, t->data.seq_len, text_of(run, ORDO_KEY_data_train), &run->problems);
@@ -100,12 +102,19 @@ static void announce(ordo_run *run, training *t)
   for (ordo_key key = 0; key < ORDO_N_KEYS; key++)
     if (ordo_config_is_set(run->config, key))
       ordo_run_say(run, "set      %s = %s\n", ordo_config_name(key), text_of(run, key));
-  ordo_run_say(run, "model    %" G_GINT64_FORMAT " parameters: %" G_GINT64_FORMAT " layers, hidden %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT "/%" G_GINT64_FORMAT " heads, vocabulary %" G_GINT64_FORMAT ", %s\n",
+  ordo_run_say(run,
+               "model    %" G_GINT64_FORMAT " parameters: %" G_GINT64_FORMAT " layers, hidden %" G_GINT64_FORMAT ", %" G_GINT64_FORMAT
+               "/%" G_GINT64_FORMAT " heads, vocabulary %" G_GINT64_FORMAT ", %s\n",
                parameters, c->layers, c->hidden, c->heads, c->kv_heads, c->vocab, run->weights->origin);
-  ordo_run_say(run, "data     %" G_GINT64_FORMAT " tokens, %" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT ", validation %" G_GINT64_FORMAT "\n", t->data.n_tokens, t->data.n_sequences, t->data.seq_len,
-               t->has_validation ? t->validation.n_sequences : 0);
-  ordo_run_say(run, "plan     %s on %d rank%s, digest %s\n", *text_of(run, ORDO_KEY_strategy_name) ? text_of(run, ORDO_KEY_strategy_name) : run->ranks > 1 ? "ddp (default)" : "none", run->ranks,
-               run->ranks > 1 ? "s" : "", ordo_plan_digest(run->plan));
+  ordo_run_say(run,
+               "data     %" G_GINT64_FORMAT " tokens, %" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT ", validation %" G_GINT64_FORMAT
+               "\n",
+               t->data.n_tokens, t->data.n_sequences, t->data.seq_len, t->has_validation ? t->validation.n_sequences : 0);
+  ordo_run_say(run, "plan     %s on %d rank%s, digest %s\n",
+               *text_of(run, ORDO_KEY_strategy_name) ? text_of(run, ORDO_KEY_strategy_name)
+               : run->ranks > 1                      ? "ddp (default)"
+                                                     : "none",
+               run->ranks, run->ranks > 1 ? "s" : "", ordo_plan_digest(run->plan));
   ordo_run_say(run, "compute  OpenBLAS core %s%s", run->blas.name, run->blas.fallback ? " (a fallback: ordo doctor)" : "");
   if (t->metrics.peak > 0)
     ordo_run_say(run, ", %.1f GFLOP/s measured", t->metrics.peak / 1e9);
@@ -133,7 +142,8 @@ static ordo_status validate(ordo_run *run, training *t)
   int64_t limit = ordo_config_int(run->config, ORDO_KEY_train_validate_sequences);
   int64_t n = limit > 0 ? MIN(limit, t->validation.n_sequences) : t->validation.n_sequences;
   ordo_loss_sum *sum = &t->last_validation;
-  ordo_status status = ordo_embed_evaluate(t->embed, &t->validation, n, ordo_tokens_are_text(t->validation.tokens) ? run->tokenizer : NULL, sum);
+  ordo_status status =
+      ordo_embed_evaluate(t->embed, &t->validation, n, ordo_tokens_are_text(t->validation.tokens) ? run->tokenizer : NULL, sum);
   if (status != ORDO_OK)
     return status;
   ordo_metrics_end_line(&t->metrics);
@@ -168,7 +178,8 @@ static ordo_status loop(ordo_run *run, training *t)
     ordo_step_outcome outcome;
     gint64 started = g_get_monotonic_time();
     gboolean dumps = t->done == 0 && *dump;
-    status = ordo_embed_step(t->embed, &t->data, t->done * batch, stop_signal != 0, dumps ? dump_gradients : NULL, (void *)(uintptr_t)dump, &outcome);
+    status = ordo_embed_step(t->embed, &t->data, t->done * batch, stop_signal != 0, dumps ? dump_gradients : NULL, (void *)(uintptr_t)dump,
+                             &outcome);
     if (status != ORDO_OK)
       break;
     t->done++;
@@ -242,11 +253,13 @@ static ordo_status write_summary(ordo_run *run, training *t)
   g_autoptr(GString) object = g_string_new("{");
   g_autofree char *path = output_path(run, "summary.json");
   ordo_status status = ORDO_OK;
-  g_string_append_printf(object, "\"steps\":%" G_GINT64_FORMAT ",\"samples\":%" G_GINT64_FORMAT ",\"stopped\":%s,\"ranks\":%d,\"plan_digest\":\"%s\"", t->done,
-                         t->done * ordo_config_int(run->config, ORDO_KEY_train_batch), t->stopped ? "true" : "false", run->ranks, ordo_plan_digest(run->plan));
+  g_string_append_printf(
+      object, "\"steps\":%" G_GINT64_FORMAT ",\"samples\":%" G_GINT64_FORMAT ",\"stopped\":%s,\"ranks\":%d,\"plan_digest\":\"%s\"", t->done,
+      t->done * ordo_config_int(run->config, ORDO_KEY_train_batch), t->stopped ? "true" : "false", run->ranks, ordo_plan_digest(run->plan));
   ordo_metrics_number(object, "loss", t->done ? t->metrics.last_loss : NAN);
   ordo_metrics_number(object, "validation_loss", t->last_validation.count > 0 ? t->last_validation.sum / t->last_validation.count : NAN);
-  ordo_metrics_number(object, "validation_nats_per_byte", t->last_validation.bytes > 0 ? t->last_validation.sum / t->last_validation.bytes : NAN);
+  ordo_metrics_number(object, "validation_nats_per_byte",
+                      t->last_validation.bytes > 0 ? t->last_validation.sum / t->last_validation.bytes : NAN);
   ordo_metrics_number(object, "tokens", t->metrics.tokens);
   ordo_metrics_number(object, "seconds", t->metrics.seconds);
   ordo_metrics_number(object, "comm_seconds", t->metrics.comm_seconds);
@@ -274,8 +287,8 @@ static ordo_status save(ordo_run *run, training *t)
 static void report(ordo_run *run, training *t)
 {
   const ordo_metrics *m = &t->metrics;
-  ordo_run_say(run, "done     %" G_GINT64_FORMAT " steps, %.0f tokens in %.1f s: %.0f tok/s, communication %.1f%%\n", t->done, m->tokens, m->seconds, m->seconds > 0 ? m->tokens / m->seconds : 0.0,
-               m->seconds > 0 ? 100.0 * m->comm_seconds / m->seconds : 0.0);
+  ordo_run_say(run, "done     %" G_GINT64_FORMAT " steps, %.0f tokens in %.1f s: %.0f tok/s, communication %.1f%%\n", t->done, m->tokens,
+               m->seconds, m->seconds > 0 ? m->tokens / m->seconds : 0.0, m->seconds > 0 ? 100.0 * m->comm_seconds / m->seconds : 0.0);
   if (*text_of(run, ORDO_KEY_train_output))
     ordo_run_say(run, "output   %s\n", text_of(run, ORDO_KEY_train_output));
 }

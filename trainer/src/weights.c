@@ -9,7 +9,8 @@ ordo_status ordo_weights_open(const char *path, ordo_problems *problems, ordo_we
 {
   if (!g_file_test(path, G_FILE_TEST_EXISTS))
     return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-MODEL-PATH", path, "there is no such file or directory",
-                              "give a Hugging Face directory (config.json and model.safetensors) or a llama2.c .bin", "cannot read the model");
+                              "give a Hugging Face directory (config.json and model.safetensors) or a llama2.c .bin",
+                              "cannot read the model");
   return g_file_test(path, G_FILE_TEST_IS_DIR) ? ordo_hf_open(path, problems, weights) : ordo_llama2c_open(path, problems, weights);
 }
 
@@ -50,7 +51,8 @@ static ordo_status read_rectangle(ordo_weights *weights, const ordo_chunk *chunk
 ordo_status ordo_weights_read_chunk(ordo_weights *weights, const ordo_chunk *chunk, float *dst, ordo_problems *problems)
 {
   if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end > chunk->begin ? weights->read(weights, chunk->param->name, chunk->begin, chunk->end - chunk->begin, dst, problems) : ORDO_OK;
+    return chunk->end > chunk->begin ? weights->read(weights, chunk->param->name, chunk->begin, chunk->end - chunk->begin, dst, problems)
+                                     : ORDO_OK;
   return read_rectangle(weights, chunk, dst, problems);
 }
 

@@ -59,7 +59,8 @@ static void all_mistakes_are_reported_with_the_nearest_key(void **state)
   g_auto(ordo_problems) problems;
   g_autoptr(ordo_config) config = ordo_config_new('T');
   ordo_problems_init(&problems);
-  assert_int_equal(read_text(*state, "[train]\nstep = 5\nbatch = 0\nlr = 1\n[nonsense]\nx = 1\n[train]\nbatch = 2\n", config, &problems), ORDO_E_INVALID);
+  assert_int_equal(read_text(*state, "[train]\nstep = 5\nbatch = 0\nlr = 1\n[nonsense]\nx = 1\n[train]\nbatch = 2\n", config, &problems),
+                   ORDO_E_INVALID);
   assert_int_equal(ordo_problems_count(&problems), 4);
   assert_true(problems_mention(&problems, "did you mean train.steps?"));
   assert_true(problems_mention(&problems, "did you mean optim.lr?"));
@@ -114,9 +115,15 @@ static void a_byte_order_mark_is_skipped(void **state)
 
 static void bad_arguments_are_named(void **state)
 {
-  static char *cases[][3] = {{"--train.steps", NULL, "missing"},        {"--train.steps", "x", "whole number"},   {"--optim.lr", "nan", "a number"},
-                             {"--optim.name", "adam", "adamw|sgd"},     {"-n", "3", "two dashes"},                {"--strateg", "ddp", "unknown key"},
-                             {"--generate.top_k", "3", "another verb"}, {"--train.steps", " 5", "whole number"},  {"--optim.lr", "1e400", "a number"},
+  static char *cases[][3] = {{"--train.steps", NULL, "missing"},
+                             {"--train.steps", "x", "whole number"},
+                             {"--optim.lr", "nan", "a number"},
+                             {"--optim.name", "adam", "adamw|sgd"},
+                             {"-n", "3", "two dashes"},
+                             {"--strateg", "ddp", "unknown key"},
+                             {"--generate.top_k", "3", "another verb"},
+                             {"--train.steps", " 5", "whole number"},
+                             {"--optim.lr", "1e400", "a number"},
                              {"--train.ordered", "maybe", "true or false"}};
   (void)state;
   for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
@@ -173,17 +180,17 @@ static void fuzzed_files_never_crash(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_default_obeys_its_own_rule),
-    cmocka_unit_test(names_and_short_options_are_unique),
-    cmocka_unit_test_setup_teardown(file_then_options_win, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(all_mistakes_are_reported_with_the_nearest_key, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(files_that_are_no_configuration_are_named, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(a_missing_file_is_not_found, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(a_byte_order_mark_is_skipped, scratch_setup, scratch_teardown),
-    cmocka_unit_test(bad_arguments_are_named),
-    cmocka_unit_test_setup_teardown(the_resolved_text_gives_the_same_configuration, scratch_setup, scratch_teardown),
-    cmocka_unit_test(help_lists_the_keys_of_the_verb_only),
-    cmocka_unit_test_setup_teardown(fuzzed_files_never_crash, scratch_setup, scratch_teardown),
+      cmocka_unit_test(every_default_obeys_its_own_rule),
+      cmocka_unit_test(names_and_short_options_are_unique),
+      cmocka_unit_test_setup_teardown(file_then_options_win, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(all_mistakes_are_reported_with_the_nearest_key, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(files_that_are_no_configuration_are_named, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(a_missing_file_is_not_found, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(a_byte_order_mark_is_skipped, scratch_setup, scratch_teardown),
+      cmocka_unit_test(bad_arguments_are_named),
+      cmocka_unit_test_setup_teardown(the_resolved_text_gives_the_same_configuration, scratch_setup, scratch_teardown),
+      cmocka_unit_test(help_lists_the_keys_of_the_verb_only),
+      cmocka_unit_test_setup_teardown(fuzzed_files_never_crash, scratch_setup, scratch_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,16 +26,16 @@ static ordo_tokenizer *bytes_tokenizer(void)
 static void odd_files_get_a_reason(void **state)
 {
   static const stream_case cases[] = {
-    {"empty.txt", "", 0, "auto", ORDO_E_INVALID, "empty"},
-    {"binary.txt", "ab\0cd", 5, "auto", ORDO_E_INVALID, "byte 2 is zero"},
-    {"latin.txt", "ab\xe9 cd", 6, "auto", ORDO_E_INVALID, "byte 2 (0xe9)"},
-    {"latin.txt", "ab\xe9 cd", 6, "bytes", ORDO_OK, NULL},
-    {"crlf.txt", "a\r\nb\r\n", 6, "auto", ORDO_OK, NULL},
-    {"odd.bin", "\1\0\2", 3, "auto", ORDO_E_INVALID, "no multiple of 2"},
-    {"odd.bin", "\1\0\2\0\3\0", 6, "tokens32", ORDO_E_INVALID, "no multiple of 4"},
-    {"high.bin", "\1\0\2\1\3\0", 6, "auto", ORDO_OK, NULL},
-    {"high.bin", "\1\0\2\2\3\0", 6, "auto", ORDO_E_INVALID, "id 1 of the file is 514"},
-    {"short.bin", "\x68\x05\x35\x01", 4, "llmc", ORDO_E_INVALID, "header"},
+      {"empty.txt", "", 0, "auto", ORDO_E_INVALID, "empty"},
+      {"binary.txt", "ab\0cd", 5, "auto", ORDO_E_INVALID, "byte 2 is zero"},
+      {"latin.txt", "ab\xe9 cd", 6, "auto", ORDO_E_INVALID, "byte 2 (0xe9)"},
+      {"latin.txt", "ab\xe9 cd", 6, "bytes", ORDO_OK, NULL},
+      {"crlf.txt", "a\r\nb\r\n", 6, "auto", ORDO_OK, NULL},
+      {"odd.bin", "\1\0\2", 3, "auto", ORDO_E_INVALID, "no multiple of 2"},
+      {"odd.bin", "\1\0\2\0\3\0", 6, "tokens32", ORDO_E_INVALID, "no multiple of 4"},
+      {"high.bin", "\1\0\2\1\3\0", 6, "auto", ORDO_OK, NULL},
+      {"high.bin", "\1\0\2\2\3\0", 6, "auto", ORDO_E_INVALID, "id 1 of the file is 514"},
+      {"short.bin", "\x68\x05\x35\x01", 4, "llmc", ORDO_E_INVALID, "header"},
   };
   g_autoptr(ordo_tokenizer) tokenizer = bytes_tokenizer();
   for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
@@ -114,7 +114,8 @@ static ordo_tokens *counting_stream(const char *directory, int n)
   for (int i = 0; i < n; i++)
     ids[i] = (uint16_t)i;
   size_t first = (size_t)n / 3;
-  g_autofree char *a = scratch_write(directory, "a.bin", ids, first * 2), *b = scratch_write(directory, "b.bin", ids + first, ((size_t)n - first) * 2);
+  g_autofree char *a = scratch_write(directory, "a.bin", ids, first * 2),
+                  *b = scratch_write(directory, "b.bin", ids + first, ((size_t)n - first) * 2);
   g_autofree char *both = g_strdup_printf("%s; %s", a, b);
   ordo_problems_init(&problems);
   assert_int_equal(ordo_tokens_open(both, "auto", tokenizer, TRUE, 100000, &problems, &tokens), ORDO_OK);
@@ -177,7 +178,8 @@ static void targets_replace_and_mask(void **state)
   int32_t ids[4], targets[4];
   static const int32_t wanted[] = {5, -100, 7, -100, -100, -100, -100, -100};
   static const int32_t negative[] = {1, 2, 3, -1}, high[] = {1, 2, 3, 300};
-  g_autofree char *good = scratch_write(*state, "t.i32", wanted, sizeof wanted), *bad = scratch_write(*state, "n.i32", negative, sizeof negative);
+  g_autofree char *good = scratch_write(*state, "t.i32", wanted, sizeof wanted),
+                  *bad = scratch_write(*state, "n.i32", negative, sizeof negative);
   g_autofree char *large = scratch_write(*state, "h.i32", high, sizeof high), *cut = scratch_write(*state, "c.i32", wanted, 12);
   ordo_problems_init(&problems);
   assert_int_equal(ordo_data_view(&data, counting_stream(*state, 9), 0, 9, 4, "test", &problems), ORDO_OK);
@@ -223,14 +225,14 @@ static void ranks_share_a_batch_without_gap_or_overlap(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(odd_files_get_a_reason, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(shards_of_both_kinds_are_read, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(damaged_shards_are_refused, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(sequences_have_stride_T, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(each_epoch_is_another_order_of_all, scratch_setup, scratch_teardown),
-    cmocka_unit_test(too_short_data_is_refused),
-    cmocka_unit_test_setup_teardown(targets_replace_and_mask, scratch_setup, scratch_teardown),
-    cmocka_unit_test(ranks_share_a_batch_without_gap_or_overlap),
+      cmocka_unit_test_setup_teardown(odd_files_get_a_reason, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(shards_of_both_kinds_are_read, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(damaged_shards_are_refused, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(sequences_have_stride_T, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(each_epoch_is_another_order_of_all, scratch_setup, scratch_teardown),
+      cmocka_unit_test(too_short_data_is_refused),
+      cmocka_unit_test_setup_teardown(targets_replace_and_mask, scratch_setup, scratch_teardown),
+      cmocka_unit_test(ranks_share_a_batch_without_gap_or_overlap),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,17 @@
 
 enum { SEQ = 16, BATCH = 4 };
 
-static const struct llama_config config = {.vocab = 259, .hidden = 32, .intermediate = 48, .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 8, .max_positions = 64,
-                                           .rms_eps = 1e-5, .rope_theta = 10000.0, .tied = 1};
+static const struct llama_config config = {.vocab = 259,
+                                           .hidden = 32,
+                                           .intermediate = 48,
+                                           .layers = 3,
+                                           .heads = 4,
+                                           .kv_heads = 2,
+                                           .head_dim = 8,
+                                           .max_positions = 64,
+                                           .rms_eps = 1e-5,
+                                           .rope_theta = 10000.0,
+                                           .tied = 1};
 
 typedef struct fixture {
   char *scratch;
@@ -46,7 +55,8 @@ static int setup(void **state)
   assert_int_equal(ordo_context_create(&options, &f->context), ORDO_OK);
   assert_int_equal(ordo_plan_create(f->context, &request, &f->plan), ORDO_OK);
   f->weights = ordo_weights_fresh(&config, 1, 0.02);
-  ordo_embed_options o = {.context = f->context, .plan = f->plan, .weights = f->weights, .train = 1, .batch = BATCH, .seq_len = SEQ, .max_grad_norm = 1.0};
+  ordo_embed_options o = {
+      .context = f->context, .plan = f->plan, .weights = f->weights, .train = 1, .batch = BATCH, .seq_len = SEQ, .max_grad_norm = 1.0};
   o.optimizer = (ordo_leaf_optimizer_options){0, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.9};
   o.schedule = (struct schedule){SCHEDULE_CONSTANT, 1e-2, 1.0, 0, 100};
   assert_int_equal(ordo_embed_create(&o, &f->embed), ORDO_OK);
@@ -80,7 +90,8 @@ static void memory_meets_its_formula(void **state)
 {
   fixture *f = *state;
   const ordo_model *model = ordo_embed_model(f->embed);
-  int64_t parameters = 0, peak = 0, activations = llama_activation_bytes(&config, BATCH, SEQ, 1, llama_default_logits_rows(&config, BATCH, SEQ));
+  int64_t parameters = 0, peak = 0,
+          activations = llama_activation_bytes(&config, BATCH, SEQ, 1, llama_default_logits_rows(&config, BATCH, SEQ));
   for (int i = 0; i < 3; i++)
     step(f, i);
   for (uint32_t p = 0; p < model->n_params; p++)
@@ -122,7 +133,12 @@ static void rebinding_moves_state(void **state)
   ordo_leaf halves[2];
   for (int i = 0; i < 2; i++) {
     int64_t rows = i ? param->shape[0] - first_rows : first_rows;
-    chunks[i] = (ordo_chunk){.struct_size = sizeof(ordo_chunk), .param = param, .kind = ORDO_CHUNK_RECT, .ndim = 2, .offset = {i ? first_rows : 0, 0}, .extent = {rows, columns}};
+    chunks[i] = (ordo_chunk){.struct_size = sizeof(ordo_chunk),
+                             .param = param,
+                             .kind = ORDO_CHUNK_RECT,
+                             .ndim = 2,
+                             .offset = {i ? first_rows : 0, 0},
+                             .extent = {rows, columns}};
     placements[i] = (ordo_placement){.struct_size = sizeof(ordo_placement), .n_chunks = 1, .chunks = &chunks[i]};
     halves[i] = *old;
     halves[i].numel = rows * columns;
@@ -139,7 +155,8 @@ static void rebinding_moves_state(void **state)
   assert_int_equal(optimizer->groups[0].n_leaves, n + 1);
   assert_null(optimizer->slot(optimizer->ctx, old, 1));
   assert_memory_equal(optimizer->slot(optimizer->ctx, &halves[0], 1), moments, (size_t)(first_rows * columns) * sizeof(float));
-  assert_memory_equal(optimizer->slot(optimizer->ctx, &halves[1], 1), moments + first_rows * columns, (size_t)halves[1].numel * sizeof(float));
+  assert_memory_equal(optimizer->slot(optimizer->ctx, &halves[1], 1), moments + first_rows * columns,
+                      (size_t)halves[1].numel * sizeof(float));
   const ordo_leaf_map back[] = {{sizeof(ordo_leaf_map), &halves[0], old}, {sizeof(ordo_leaf_map), &halves[1], old}};
   assert_int_equal(optimizer->rebind(optimizer->ctx, back, 2), ORDO_OK);
   assert_memory_equal(optimizer->slot(optimizer->ctx, old, 1), moments, (size_t)old->numel * sizeof(float));
@@ -219,13 +236,13 @@ static void generation_repeats_with_its_seed(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(memory_meets_its_formula, setup, teardown),
-    cmocka_unit_test_setup_teardown(training_lowers_the_loss, setup, teardown),
-    cmocka_unit_test_setup_teardown(rebinding_moves_state, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_saved_model_is_the_model, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_directory_that_cannot_be_written_is_an_error, setup, teardown),
-    cmocka_unit_test(sampling_keeps_its_limits),
-    cmocka_unit_test_setup_teardown(generation_repeats_with_its_seed, setup, teardown),
+      cmocka_unit_test_setup_teardown(memory_meets_its_formula, setup, teardown),
+      cmocka_unit_test_setup_teardown(training_lowers_the_loss, setup, teardown),
+      cmocka_unit_test_setup_teardown(rebinding_moves_state, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_saved_model_is_the_model, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_directory_that_cannot_be_written_is_an_error, setup, teardown),
+      cmocka_unit_test(sampling_keeps_its_limits),
+      cmocka_unit_test_setup_teardown(generation_repeats_with_its_seed, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

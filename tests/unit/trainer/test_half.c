@@ -66,6 +66,7 @@ static void published_patterns(void **state)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_pattern_survives), cmocka_unit_test(halfway_goes_to_even), cmocka_unit_test(published_patterns)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_pattern_survives), cmocka_unit_test(halfway_goes_to_even),
+                                     cmocka_unit_test(published_patterns)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

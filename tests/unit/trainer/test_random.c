@@ -89,8 +89,9 @@ static void permutations_hit_every_index_once(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(philox_gives_the_published_answers), cmocka_unit_test(any_chunk_equals_the_whole),       cmocka_unit_test(normals_have_the_right_moments),
-    cmocka_unit_test(streams_differ_by_seed_and_name),    cmocka_unit_test(permutations_hit_every_index_once),
+      cmocka_unit_test(philox_gives_the_published_answers), cmocka_unit_test(any_chunk_equals_the_whole),
+      cmocka_unit_test(normals_have_the_right_moments),     cmocka_unit_test(streams_differ_by_seed_and_name),
+      cmocka_unit_test(permutations_hit_every_index_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-static ordo_status open_text(const char *directory, const char *header, size_t header_size, size_t data_size, uint64_t claimed, ordo_problems *problems, ordo_safetensors **file)
+static ordo_status open_text(const char *directory, const char *header, size_t header_size, size_t data_size, uint64_t claimed,
+                             ordo_problems *problems, ordo_safetensors **file)
 {
   g_autoptr(GByteArray) bytes = g_byte_array_new();
   g_autofree guint8 *data = g_malloc0(data_size + 1);
@@ -30,46 +31,46 @@ typedef struct header_case {
 #define F32(NAME, SHAPE, BEGIN, END) "\"" NAME "\":{\"dtype\":\"F32\",\"shape\":" SHAPE ",\"data_offsets\":[" BEGIN "," END "]}"
 
 static const header_case headers[] = {
-  {"{}", 0, NULL},
-  {"{}   ", 0, NULL},
-  {"{" F32("a", "[2]", "0", "8") "}", 8, NULL},
-  {"{" F32("a", "[]", "0", "4") "}", 4, NULL},
-  {"{" F32("a", "[0,7]", "0", "0") "," F32("b", "[1]", "0", "4") "}", 4, NULL},
-  {"{" F32("b", "[1]", "4", "8") "," F32("a", "[1]", "0", "4") "}", 8, NULL},
-  {"{\"__metadata__\":{\"format\":\"pt\"}," F32("a", "[1]", "0", "4") "}", 4, NULL},
-  {"{\"__metadata__\":{\"format\":1}}", 0, "not text"},
-  {"{\"__metadata__\":[]}", 0, "no object"},
-  {"", 0, "begin with"},
-  {" {}", 0, "begin with"},
-  {"{}x", 0, "after the end"},
-  {"[]", 0, "begin with"},
-  {"{" F32("a", "[2]", "0", "8") "," F32("a", "[2]", "8", "16") "}", 16, "stands twice"},
-  {"{" F32("a", "[1]", "0", "4") "," F32("\\u0061", "[1]", "4", "8") "}", 8, "stands twice"},
-  {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "stands twice"},
-  {"{" F32("a", "[2]", "0", "8") "," F32("b", "[2]", "4", "12") "}", 12, "overlap"},
-  {"{" F32("a", "[1]", "0", "4") "," F32("b", "[1]", "8", "12") "}", 12, "hole"},
-  {"{" F32("a", "[1]", "4", "8") "}", 8, "hole"},
-  {"{" F32("a", "[1]", "0", "4") "}", 8, "the file has 8 bytes"},
-  {"{" F32("a", "[2]", "0", "8") "}", 4, "the file has 4 bytes"},
-  {"{" F32("a", "[3]", "0", "8") "}", 8, "do not fit"},
-  {"{" F32("a", "[1]", "8", "4") "}", 8, "do not fit"},
-  {"{" F32("a", "[4611686018427387904,4]", "0", "0") "}", 0, "overflows"},
-  {"{" F32("a", "[4611686018427387904]", "0", "0") "}", 0, "do not fit"},
-  {"{" F32("a", "[99999999999999999999]", "0", "0") "}", 0, "64 bits"},
-  {"{" F32("a", "[-1]", "0", "4") "}", 4, "whole numbers"},
-  {"{" F32("a", "[1.0]", "0", "4") "}", 4, "whole numbers"},
-  {"{" F32("a", "[1]", "0", "4.0") "}", 4, "whole numbers"},
-  {"{" F32("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "9 dimensions"},
-  {"{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "unknown dtype"},
-  {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not exactly"},
-  {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "not exactly"},
-  {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "not exactly"},
-  {"{\"a\":null}", 0, "not exactly"},
-  {"{\"a\xff\":1}", 0, "UTF-8"},
-  {"{\"a\":1,}", 0, "expected a string"},
-  {"{// c\n}", 0, "expected a string"},
-  {"{\"a\":\"\\ud800\"}", 0, "surrogate"},
-  {"{\"a\":01}", 0, "bad number"},
+    {"{}", 0, NULL},
+    {"{}   ", 0, NULL},
+    {"{" F32("a", "[2]", "0", "8") "}", 8, NULL},
+    {"{" F32("a", "[]", "0", "4") "}", 4, NULL},
+    {"{" F32("a", "[0,7]", "0", "0") "," F32("b", "[1]", "0", "4") "}", 4, NULL},
+    {"{" F32("b", "[1]", "4", "8") "," F32("a", "[1]", "0", "4") "}", 8, NULL},
+    {"{\"__metadata__\":{\"format\":\"pt\"}," F32("a", "[1]", "0", "4") "}", 4, NULL},
+    {"{\"__metadata__\":{\"format\":1}}", 0, "not text"},
+    {"{\"__metadata__\":[]}", 0, "no object"},
+    {"", 0, "begin with"},
+    {" {}", 0, "begin with"},
+    {"{}x", 0, "after the end"},
+    {"[]", 0, "begin with"},
+    {"{" F32("a", "[2]", "0", "8") "," F32("a", "[2]", "8", "16") "}", 16, "stands twice"},
+    {"{" F32("a", "[1]", "0", "4") "," F32("\\u0061", "[1]", "4", "8") "}", 8, "stands twice"},
+    {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "stands twice"},
+    {"{" F32("a", "[2]", "0", "8") "," F32("b", "[2]", "4", "12") "}", 12, "overlap"},
+    {"{" F32("a", "[1]", "0", "4") "," F32("b", "[1]", "8", "12") "}", 12, "hole"},
+    {"{" F32("a", "[1]", "4", "8") "}", 8, "hole"},
+    {"{" F32("a", "[1]", "0", "4") "}", 8, "the file has 8 bytes"},
+    {"{" F32("a", "[2]", "0", "8") "}", 4, "the file has 4 bytes"},
+    {"{" F32("a", "[3]", "0", "8") "}", 8, "do not fit"},
+    {"{" F32("a", "[1]", "8", "4") "}", 8, "do not fit"},
+    {"{" F32("a", "[4611686018427387904,4]", "0", "0") "}", 0, "overflows"},
+    {"{" F32("a", "[4611686018427387904]", "0", "0") "}", 0, "do not fit"},
+    {"{" F32("a", "[99999999999999999999]", "0", "0") "}", 0, "64 bits"},
+    {"{" F32("a", "[-1]", "0", "4") "}", 4, "whole numbers"},
+    {"{" F32("a", "[1.0]", "0", "4") "}", 4, "whole numbers"},
+    {"{" F32("a", "[1]", "0", "4.0") "}", 4, "whole numbers"},
+    {"{" F32("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "9 dimensions"},
+    {"{\"a\":{\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "unknown dtype"},
+    {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "not exactly"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "not exactly"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "not exactly"},
+    {"{\"a\":null}", 0, "not exactly"},
+    {"{\"a\xff\":1}", 0, "UTF-8"},
+    {"{\"a\":1,}", 0, "expected a string"},
+    {"{// c\n}", 0, "expected a string"},
+    {"{\"a\":\"\\ud800\"}", 0, "surrogate"},
+    {"{\"a\":01}", 0, "bad number"},
 };
 
 static void headers_are_judged(void **state)
@@ -81,7 +82,8 @@ static void headers_are_judged(void **state)
     ordo_problems_init(&problems);
     ordo_status status = open_text(*state, headers[i].header, length, headers[i].data, length, &problems, &file);
     if ((status == ORDO_OK) != (headers[i].word == NULL) || (headers[i].word && !problems_mention(&problems, headers[i].word)))
-      fail_msg("header %s: status %d, %s", headers[i].header, status, ordo_problems_count(&problems) ? ordo_problems_at(&problems, 0)->why : "");
+      fail_msg("header %s: status %d, %s", headers[i].header, status,
+               ordo_problems_count(&problems) ? ordo_problems_at(&problems, 0)->why : "");
   }
 }
 
@@ -116,7 +118,8 @@ static void nesting_is_bounded(void **state)
 /* The buffer of an accepted file is covered exactly, whatever three bytes of the header were changed. */
 static void fuzzed_headers_keep_the_rules(void **state)
 {
-  static const char seed_text[] = "{\"__metadata__\":{\"k\":\"v\"}," F32("a", "[2,3]", "0", "24") "," F32("b", "[4]", "24", "40") "," F32("c", "[0]", "40", "40") "}";
+  static const char seed_text[] =
+      "{\"__metadata__\":{\"k\":\"v\"}," F32("a", "[2,3]", "0", "24") "," F32("b", "[4]", "24", "40") "," F32("c", "[0]", "40", "40") "}";
   static const char alphabet[] = "{}[]:,\"0123456789.-eF32abc\\u \xc3";
   g_autoptr(GRand) random = g_rand_new_with_seed(20260802);
   int accepted = 0, rounds = 20000;
@@ -170,7 +173,13 @@ static void written_files_read_back(void **state)
     const ordo_tensor *tensor = ordo_safetensors_find(file, "a");
     assert_int_equal(ordo_safetensors_read(file, tensor, 0, 6, back, &problems), ORDO_OK);
     for (int i = 0; i < 6; i++) {
+<<<<<<< HEAD
       float expected = d == 0 ? values[i] : d == 1 ? ordo_f32_from_bf16(ordo_bf16_from_f32(values[i])) : ordo_f32_from_f16(ordo_f16_from_f32(values[i]));
+=======
+      float expected = d == 0   ? values[i]
+                       : d == 1 ? ordo_half_from_bf16(ordo_half_to_bf16(values[i]))
+                                : ordo_half_from_f16(ordo_half_to_f16(values[i]));
+>>>>>>> io
       assert_memory_equal(&back[i], &expected, sizeof expected);
     }
     assert_int_equal(ordo_safetensors_read(file, tensor, 4, 2, back, &problems), ORDO_OK);
@@ -198,12 +207,12 @@ static void an_unfinished_file_leaves_nothing(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(headers_are_judged, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(sizes_of_the_file_are_checked, scratch_setup, scratch_teardown),
-    cmocka_unit_test(nesting_is_bounded),
-    cmocka_unit_test_setup_teardown(fuzzed_headers_keep_the_rules, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(written_files_read_back, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(an_unfinished_file_leaves_nothing, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(headers_are_judged, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(sizes_of_the_file_are_checked, scratch_setup, scratch_teardown),
+      cmocka_unit_test(nesting_is_bounded),
+      cmocka_unit_test_setup_teardown(fuzzed_headers_keep_the_rules, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(written_files_read_back, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(an_unfinished_file_leaves_nothing, scratch_setup, scratch_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,7 +177,8 @@ static void published_encodings(void **state)
   if (!root)
     skip();
   ordo_problems_init(&problems);
-  g_autofree char *path = g_build_filename(root, "model", "tokenizer.bin", NULL), *cases_path = g_build_filename(root, "tokenizer", "encode.json", NULL);
+  g_autofree char *path = g_build_filename(root, "model", "tokenizer.bin", NULL),
+                  *cases_path = g_build_filename(root, "tokenizer", "encode.json", NULL);
   assert_int_equal(ordo_tokenizer_open(path, 512, &problems, &tokenizer), ORDO_OK);
   assert_true(json_parser_load_from_file(parser, cases_path, NULL));
   JsonArray *cases = json_object_get_array_member(json_node_get_object(json_parser_get_root(parser)), "cases");
@@ -189,11 +190,11 @@ static void published_encodings(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(merging_follows_the_definition, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(unknown_code_points_become_bytes, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(damaged_files_are_refused, scratch_setup, scratch_teardown),
-    cmocka_unit_test(bytes_lose_nothing),
-    cmocka_unit_test(published_encodings),
+      cmocka_unit_test_setup_teardown(merging_follows_the_definition, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(unknown_code_points_become_bytes, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(damaged_files_are_refused, scratch_setup, scratch_teardown),
+      cmocka_unit_test(bytes_lose_nothing),
+      cmocka_unit_test(published_encodings),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct llama_config small = {.vocab = 11, .hidden = 8, .intermediate = 6, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 4, .max_positions = 5,
-                                          .rms_eps = 1e-5, .rope_theta = 10000.0, .tied = 1};
+static const struct llama_config small = {.vocab = 11,
+                                          .hidden = 8,
+                                          .intermediate = 6,
+                                          .layers = 2,
+                                          .heads = 2,
+                                          .kv_heads = 1,
+                                          .head_dim = 4,
+                                          .max_positions = 5,
+                                          .rms_eps = 1e-5,
+                                          .rope_theta = 10000.0,
+                                          .tied = 1};
 
 /* Any rectangle or range equals the same elements of the whole. */
 static void chunks_equal_the_whole(void **state)
@@ -30,7 +39,8 @@ static void chunks_equal_the_whole(void **state)
     for (int64_t h = 0; h <= ROWS - r; h++)
       for (int64_t c = 0; c < COLUMNS; c++)
         for (int64_t w = 0; w <= COLUMNS - c; w++) {
-          ordo_chunk chunk = {.struct_size = sizeof chunk, .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 2, .offset = {r, c}, .extent = {h, w}};
+          ordo_chunk chunk = {
+              .struct_size = sizeof chunk, .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 2, .offset = {r, c}, .extent = {h, w}};
           assert_int_equal(ordo_weights_read_chunk(weights, &chunk, part, &problems), ORDO_OK);
           for (int64_t i = 0; i < h * w; i++)
             assert_true(part[i] == whole[(r + i / w) * COLUMNS + c + i % w]);
@@ -45,7 +55,8 @@ static void three_dimensional_rectangles_work(void **state)
   float whole[24], part[24];
   g_autoptr(ordo_weights) weights = ordo_weights_fresh(&small, 3, 0.02);
   ordo_param param = {.struct_size = sizeof param, .name = "x.weight", .ndim = 3, .shape = {2, 3, 4}, .numel = 24};
-  ordo_chunk chunk = {.struct_size = sizeof chunk, .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 3, .offset = {0, 1, 1}, .extent = {2, 2, 3}};
+  ordo_chunk chunk = {
+      .struct_size = sizeof chunk, .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 3, .offset = {0, 1, 1}, .extent = {2, 2, 3}};
   g_auto(ordo_problems) problems;
   int64_t i = 0;
   (void)state;
@@ -63,11 +74,35 @@ static void pieces_are_runs(void **state)
 {
   ordo_param param = {.struct_size = sizeof param, .name = "x", .ndim = 3, .shape = {3, 4, 5}, .numel = 60};
   ordo_chunk chunks[] = {
-    {.struct_size = sizeof(ordo_chunk), .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 3, .leaf_offset = 7, .offset = {1, 0, 0}, .extent = {2, 4, 5}},
-    {.struct_size = sizeof(ordo_chunk), .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 3, .leaf_offset = 0, .offset = {0, 1, 2}, .extent = {3, 2, 3}},
-    {.struct_size = sizeof(ordo_chunk), .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 3, .leaf_offset = 0, .offset = {0, 1, 0}, .extent = {3, 2, 5}},
-    {.struct_size = sizeof(ordo_chunk), .param = &param, .kind = ORDO_CHUNK_RECT, .ndim = 3, .leaf_offset = 0, .offset = {0, 1, 0}, .extent = {0, 2, 5}},
-    {.struct_size = sizeof(ordo_chunk), .param = &param, .kind = ORDO_CHUNK_FLAT, .leaf_offset = 3, .begin = 13, .end = 29},
+      {.struct_size = sizeof(ordo_chunk),
+       .param = &param,
+       .kind = ORDO_CHUNK_RECT,
+       .ndim = 3,
+       .leaf_offset = 7,
+       .offset = {1, 0, 0},
+       .extent = {2, 4, 5}},
+      {.struct_size = sizeof(ordo_chunk),
+       .param = &param,
+       .kind = ORDO_CHUNK_RECT,
+       .ndim = 3,
+       .leaf_offset = 0,
+       .offset = {0, 1, 2},
+       .extent = {3, 2, 3}},
+      {.struct_size = sizeof(ordo_chunk),
+       .param = &param,
+       .kind = ORDO_CHUNK_RECT,
+       .ndim = 3,
+       .leaf_offset = 0,
+       .offset = {0, 1, 0},
+       .extent = {3, 2, 5}},
+      {.struct_size = sizeof(ordo_chunk),
+       .param = &param,
+       .kind = ORDO_CHUNK_RECT,
+       .ndim = 3,
+       .leaf_offset = 0,
+       .offset = {0, 1, 0},
+       .extent = {0, 2, 5}},
+      {.struct_size = sizeof(ordo_chunk), .param = &param, .kind = ORDO_CHUNK_FLAT, .leaf_offset = 3, .begin = 13, .end = 29},
   };
   static const int64_t numels[] = {40, 18, 30, 0, 16};
   (void)state;
@@ -155,7 +190,8 @@ static ordo_status open_and_check(const char *directory, const char *word, struc
       *config = weights->config;
   }
   if (word && !problems_mention(&problems, word))
-    fail_msg("no problem says \"%s\"; the first is: %s", word, ordo_problems_count(&problems) ? ordo_problems_at(&problems, 0)->why : "none");
+    fail_msg("no problem says \"%s\"; the first is: %s", word,
+             ordo_problems_count(&problems) ? ordo_problems_at(&problems, 0)->why : "none");
   return status;
 }
 
@@ -184,8 +220,10 @@ static void incomplete_directories_are_refused(void **state)
 
 static void shards_are_read_through_their_index(void **state)
 {
-  g_autofree char *directory = write_directory(*state, &small, NULL, NULL), *single = g_build_filename(directory, "model.safetensors", NULL);
-  g_autofree char *shard = g_build_filename(directory, "model-00001-of-00001.safetensors", NULL), *index = g_build_filename(directory, "model.safetensors.index.json", NULL);
+  g_autofree char *directory = write_directory(*state, &small, NULL, NULL),
+                  *single = g_build_filename(directory, "model.safetensors", NULL);
+  g_autofree char *shard = g_build_filename(directory, "model-00001-of-00001.safetensors", NULL),
+                  *index = g_build_filename(directory, "model.safetensors.index.json", NULL);
   assert_int_equal(rename(single, shard), 0);
   assert_true(g_file_set_contents(index, "{\"weight_map\":{\"model.norm.weight\":\"model-00001-of-00001.safetensors\"}}", -1, NULL));
   assert_int_equal(open_and_check(directory, NULL, NULL), ORDO_OK);
@@ -207,21 +245,21 @@ typedef struct config_case {
 static void unsupported_models_are_refused_by_name(void **state)
 {
   static const config_case cases[] = {
-    {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\":\"llama3\",\"factor\":8.0}", ORDO_E_UNSUPPORTED, "rope_scaling"},
-    {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\":\"default\"}", ORDO_OK, NULL},
-    {"\"rope_scaling\": null", "\"rope_parameters\": {\"rope_type\":\"yarn\",\"rope_theta\":5e5}", ORDO_E_UNSUPPORTED, "rope_parameters"},
-    {"\"rope_scaling\": null", "\"rope_parameters\": {\"rope_type\":\"default\",\"rope_theta\":500000}", ORDO_OK, NULL},
-    {"\"attention_bias\": false", "\"attention_bias\": true", ORDO_E_UNSUPPORTED, "attention_bias"},
-    {"\"mlp_bias\": false", "\"mlp_bias\": true", ORDO_E_UNSUPPORTED, "mlp_bias"},
-    {"\"silu\"", "\"gelu\"", ORDO_E_UNSUPPORTED, "hidden_act"},
-    {"\"model_type\": \"llama\"", "\"model_type\": \"mistral\"", ORDO_E_UNSUPPORTED, "mistral"},
-    {"\"vocab_size\": 11", "\"vocab_size\": 11, \"quantization_config\": {}", ORDO_E_UNSUPPORTED, "quantization_config"},
-    {"\"vocab_size\": 11", "\"vocab_size\": 11, \"sliding_window\": 4096", ORDO_E_UNSUPPORTED, "sliding_window"},
-    {"\"vocab_size\": 11", "\"vocab_size\": -11", ORDO_E_INVALID, "vocab_size"},
-    {"\"vocab_size\": 11", "\"vocab_size\": 11.5", ORDO_E_INVALID, "vocab_size"},
-    {"\"vocab_size\": 11", "\"vocab_size\": 11, \"vocab_size\": 12", ORDO_E_INVALID, "stands twice"},
-    {"\"hidden_size\": 8,", "", ORDO_E_INVALID, "hidden_size"},
-    {"\"num_key_value_heads\": 1", "\"num_key_value_heads\": 3", ORDO_E_INVALID, NULL},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\":\"llama3\",\"factor\":8.0}", ORDO_E_UNSUPPORTED, "rope_scaling"},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\":\"default\"}", ORDO_OK, NULL},
+      {"\"rope_scaling\": null", "\"rope_parameters\": {\"rope_type\":\"yarn\",\"rope_theta\":5e5}", ORDO_E_UNSUPPORTED, "rope_parameters"},
+      {"\"rope_scaling\": null", "\"rope_parameters\": {\"rope_type\":\"default\",\"rope_theta\":500000}", ORDO_OK, NULL},
+      {"\"attention_bias\": false", "\"attention_bias\": true", ORDO_E_UNSUPPORTED, "attention_bias"},
+      {"\"mlp_bias\": false", "\"mlp_bias\": true", ORDO_E_UNSUPPORTED, "mlp_bias"},
+      {"\"silu\"", "\"gelu\"", ORDO_E_UNSUPPORTED, "hidden_act"},
+      {"\"model_type\": \"llama\"", "\"model_type\": \"mistral\"", ORDO_E_UNSUPPORTED, "mistral"},
+      {"\"vocab_size\": 11", "\"vocab_size\": 11, \"quantization_config\": {}", ORDO_E_UNSUPPORTED, "quantization_config"},
+      {"\"vocab_size\": 11", "\"vocab_size\": 11, \"sliding_window\": 4096", ORDO_E_UNSUPPORTED, "sliding_window"},
+      {"\"vocab_size\": 11", "\"vocab_size\": -11", ORDO_E_INVALID, "vocab_size"},
+      {"\"vocab_size\": 11", "\"vocab_size\": 11.5", ORDO_E_INVALID, "vocab_size"},
+      {"\"vocab_size\": 11", "\"vocab_size\": 11, \"vocab_size\": 12", ORDO_E_INVALID, "stands twice"},
+      {"\"hidden_size\": 8,", "", ORDO_E_INVALID, "hidden_size"},
+      {"\"num_key_value_heads\": 1", "\"num_key_value_heads\": 3", ORDO_E_INVALID, NULL},
   };
   (void)state;
   for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
@@ -337,17 +375,17 @@ static void both_forms_of_the_golden_model_agree(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(chunks_equal_the_whole),
-    cmocka_unit_test(three_dimensional_rectangles_work),
-    cmocka_unit_test(pieces_are_runs),
-    cmocka_unit_test(fresh_norms_are_one),
-    cmocka_unit_test_setup_teardown(a_written_directory_reads_back, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(incomplete_directories_are_refused, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(shards_are_read_through_their_index, scratch_setup, scratch_teardown),
-    cmocka_unit_test(unsupported_models_are_refused_by_name),
-    cmocka_unit_test_setup_teardown(llama2c_rows_are_permuted, scratch_setup, scratch_teardown),
-    cmocka_unit_test_setup_teardown(damaged_llama2c_files_are_refused, scratch_setup, scratch_teardown),
-    cmocka_unit_test(both_forms_of_the_golden_model_agree),
+      cmocka_unit_test(chunks_equal_the_whole),
+      cmocka_unit_test(three_dimensional_rectangles_work),
+      cmocka_unit_test(pieces_are_runs),
+      cmocka_unit_test(fresh_norms_are_one),
+      cmocka_unit_test_setup_teardown(a_written_directory_reads_back, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(incomplete_directories_are_refused, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(shards_are_read_through_their_index, scratch_setup, scratch_teardown),
+      cmocka_unit_test(unsupported_models_are_refused_by_name),
+      cmocka_unit_test_setup_teardown(llama2c_rows_are_permuted, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(damaged_llama2c_files_are_refused, scratch_setup, scratch_teardown),
+      cmocka_unit_test(both_forms_of_the_golden_model_agree),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
