@@ -173,13 +173,9 @@ static void written_files_read_back(void **state)
     const ordo_tensor *tensor = ordo_safetensors_find(file, "a");
     assert_int_equal(ordo_safetensors_read(file, tensor, 0, 6, back, &problems), ORDO_OK);
     for (int i = 0; i < 6; i++) {
-<<<<<<< HEAD
-      float expected = d == 0 ? values[i] : d == 1 ? ordo_f32_from_bf16(ordo_bf16_from_f32(values[i])) : ordo_f32_from_f16(ordo_f16_from_f32(values[i]));
-=======
       float expected = d == 0   ? values[i]
-                       : d == 1 ? ordo_half_from_bf16(ordo_half_to_bf16(values[i]))
-                                : ordo_half_from_f16(ordo_half_to_f16(values[i]));
->>>>>>> io
+                       : d == 1 ? ordo_f32_from_bf16(ordo_bf16_from_f32(values[i]))
+                                : ordo_f32_from_f16(ordo_f16_from_f32(values[i]));
       assert_memory_equal(&back[i], &expected, sizeof expected);
     }
     assert_int_equal(ordo_safetensors_read(file, tensor, 4, 2, back, &problems), ORDO_OK);
