@@ -8,20 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *kind_name(uint32_t kind)
-{
-  switch (kind) {
-  case ORDO_KIND_STRATEGY:
-    return "strategy";
-  case ORDO_KIND_PRECISION:
-    return "precision";
-  case ORDO_KIND_COMM_HOOK:
-    return "comm_hook";
-  default:
-    return "-";
-  }
-}
-
 static const char *state_name(uint32_t state)
 {
   return state == ORDO_PLUGIN_USABLE ? "usable" : state == ORDO_PLUGIN_SHADOWED ? "shadowed" : "refused";
@@ -38,7 +24,7 @@ static void append_json(GString *json, const ordo_plugin_info *info)
     g_string_append(json, ",");
   g_string_append(json, "\n  {");
   cli_json_member(json, "id", info->id);
-  cli_json_member(json, "kind", info->kind ? kind_name(info->kind) : NULL);
+  cli_json_member(json, "kind", info->kind ? ordo_kind_name(info->kind) : NULL);
   cli_json_member(json, "version", info->version);
   cli_json_member(json, "state", state_name(info->state));
   cli_json_member(json, "source", info->source);
@@ -54,7 +40,7 @@ static void print_row(const ordo_cli *cli, const ordo_plugin_info *info, int id_
   g_autofree char *label = label_of(info);
   const char *colour = info->state == ORDO_PLUGIN_USABLE ? "green" : info->state == ORDO_PLUGIN_SHADOWED ? "dim" : "red";
   const char *text = info->state == ORDO_PLUGIN_USABLE ? info->summary : info->reason;
-  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, kind_name(info->kind), version_width, info->version ? info->version : "-",
+  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width, info->version ? info->version : "-",
          cli_style(cli->colour_out, colour), state_name(info->state), cli_style(cli->colour_out, "off"), text ? text : "");
   if (info->state != ORDO_PLUGIN_USABLE)
     printf("%-*s  %s (%s)\n", id_width, "", info->path ? info->path : "-", info->source ? info->source : "-");

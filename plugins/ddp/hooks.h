@@ -16,10 +16,4 @@ ordo_status ddp_compression_create(const ordo_job *job, ordo_dtype dtype, const 
 
 extern const ordo_comm_hook ddp_compression;
 
-/* Round to nearest even, subnormals and infinities included; any NaN stays a NaN. */
-uint16_t ddp_bf16_from_f32(float value);
-uint16_t ddp_f16_from_f32(float value);
-float ddp_f32_from_bf16(uint16_t bits);
-float ddp_f32_from_f16(uint16_t bits);
-
 #endif

@@ -2,7 +2,7 @@
 #include "safetensors.h"
 
 #include "files.h"
-#include "half.h"
+#include <ordo/half.h>
 #include "json_text.h"
 
 #include <errno.h>
@@ -249,9 +249,9 @@ static void convert(ordo_dtype dtype, const void *raw, size_t n, float *dst)
     if (dtype == ORDO_F64)
       dst[i] = (float)((const double *)raw)[i];
     else if (dtype == ORDO_F16)
-      dst[i] = ordo_half_from_f16(((const uint16_t *)raw)[i]);
+      dst[i] = ordo_f32_from_f16(((const uint16_t *)raw)[i]);
     else
-      dst[i] = ordo_half_from_bf16(((const uint16_t *)raw)[i]);
+      dst[i] = ordo_f32_from_bf16(((const uint16_t *)raw)[i]);
   }
 }
 

@@ -3,7 +3,7 @@
 #include "safetensors.h"
 
 #include "files.h"
-#include "half.h"
+#include <ordo/half.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -99,7 +99,7 @@ ordo_status ordo_safetensors_writer_write(ordo_safetensors_writer *w, const floa
   for (int64_t done = 0; done < numel && status == ORDO_OK;) {
     size_t n = (size_t)MIN((int64_t)AT_ONCE, numel - done);
     for (size_t i = 0; i < n; i++)
-      half[i] = w->dtype == ORDO_BF16 ? ordo_half_to_bf16(values[done + (int64_t)i]) : ordo_half_to_f16(values[done + (int64_t)i]);
+      half[i] = w->dtype == ORDO_BF16 ? ordo_bf16_from_f32(values[done + (int64_t)i]) : ordo_f16_from_f32(values[done + (int64_t)i]);
     status = ordo_file_write(w->fd, half, n * 2, w->temporary, problems);
     done += (int64_t)n;
   }

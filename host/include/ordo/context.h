@@ -108,6 +108,11 @@ ORDO_EXPORT const char *ordo_explain(const char *code);
 ORDO_EXPORT const char *ordo_error_code_at(size_t index);
 /* "ORDO_E_STALE" for a status. Static. [any] since 0.1 */
 ORDO_EXPORT const char *ordo_status_name(ordo_status status);
+/* "strategy" for an ORDO_KIND_; "plugin" for any other value. Static. [any] since 0.1 */
+ORDO_EXPORT const char *ordo_kind_name(uint32_t kind);
+/* The name in `names` (ends with a null) nearest to `name` by edit distance, for "did you mean"; null if none is near: further than a
+ * third of its length and than 2. Of equally near ones the alphabetically first. Not copied. [any] since 0.1 */
+ORDO_EXPORT const char *ordo_nearest_name(const char *name, const char *const *names);
 /* Release of the library, "0.1.0". [any] since 0.1 */
 ORDO_EXPORT const char *ordo_version(void);
 /* Frees text that a function of this API returned. Null is fine. [any] since 0.1 */

@@ -23,8 +23,4 @@ void ordo_errors_set_rank(ordo_errors *errors, int rank);
 ordo_status ordo_errors_push(ordo_errors *errors, ordo_status status, const char *code, const char *where, const char *why, const char *next,
                              const char *what, ...) G_GNUC_PRINTF(7, 8);
 
-/* The name in `names` (null-terminated) that is nearest to `name` by edit distance, null if none is near (distance > 1/3 of the
- * length, at least 2). Ties go to the alphabetically first. Not copied. */
-const char *ordo_nearest_name(const char *name, const char *const *names);
-
 #endif

@@ -9,6 +9,8 @@
  */
 #include "reduce.h"
 
+#include <ordo/half.h>
+
 #include <string.h>
 
 #ifdef __clang__

@@ -1,4 +1,4 @@
-/* reduce.h - element-wise reductions over the buffers of several ranks, and the two 16-bit float formats (private). */
+/* reduce.h - element-wise reductions over the buffers of several ranks (private). */
 #ifndef ORDO_PRIVATE_REDUCE_H
 #define ORDO_PRIVATE_REDUCE_H
 
@@ -18,11 +18,5 @@ typedef struct ordo_reduction {
  * wins in MAX and MIN; integer sums wrap. */
 void ordo_reduce(const ordo_reduction *reduction, void *const *outputs, size_t n_outputs, const void *const *inputs, size_t n_inputs,
                  size_t count);
-
-/* Round to nearest, ties to even; subnormals kept; overflow to infinity; NaN stays NaN (quiet). */
-uint16_t ordo_bf16_from_f32(float value);
-uint16_t ordo_f16_from_f32(float value);
-float ordo_f32_from_bf16(uint16_t bits);
-float ordo_f32_from_f16(uint16_t bits);
 
 #endif

@@ -7,20 +7,6 @@
 
 #include <string.h>
 
-static const char *kind_name(uint32_t kind)
-{
-  switch (kind) {
-  case ORDO_KIND_STRATEGY:
-    return "strategy";
-  case ORDO_KIND_PRECISION:
-    return "precision";
-  case ORDO_KIND_COMM_HOOK:
-    return "comm_hook";
-  default:
-    return "plugin";
-  }
-}
-
 static gboolean fits_kind(const ordo_probe *probe, uint32_t kind)
 {
   return kind == 0 || probe->found.info.kind == kind;
@@ -134,10 +120,10 @@ static ordo_status push_unknown(const ordo_registry *registry, const char *name,
   g_autoptr(GPtrArray) ids = names_of(registry, kind, FALSE);
   g_autofree char *list = g_strjoinv(", ", (char **)ids->pdata);
   const char *nearest = ordo_nearest_name(name, (const char *const *)candidates->pdata);
-  g_autofree char *why = *list ? g_strdup_printf("available: %s", list) : g_strdup_printf("no usable %s was found", kind_name(kind));
+  g_autofree char *why = *list ? g_strdup_printf("available: %s", list) : g_strdup_printf("no usable %s was found", ordo_kind_name(kind));
   g_autofree char *next = nearest ? g_strdup_printf("did you mean '%s'? All plugins: ordo list", nearest)
                                   : g_strdup("all plugins: ordo list; places searched: ordo doctor; more places: --plugin-path DIR");
-  return ordo_errors_push(errors, ORDO_E_NOT_FOUND, "E-PLUGIN-UNKNOWN", name, why, next, "there is no %s '%s'", kind_name(kind), name);
+  return ordo_errors_push(errors, ORDO_E_NOT_FOUND, "E-PLUGIN-UNKNOWN", name, why, next, "there is no %s '%s'", ordo_kind_name(kind), name);
 }
 
 static ordo_status push_unknown_version(const ordo_registry *registry, const char *id, const char *version, ordo_errors *errors)
@@ -169,10 +155,10 @@ static ordo_status accept(const ordo_probe *probe, const ordo_alias *alias, cons
   const ordo_plugin_info *info = &probe->found.info;
   if (!fits_kind(probe, kind)) {
     g_autofree char *next = info->kind == ORDO_KIND_COMM_HOOK
-                                ? g_strdup_printf("name it in the option `hook` of a strategy, or choose a %s: ordo list", kind_name(kind))
-                                : g_strdup_printf("use it as --%s, or choose a %s: ordo list", kind_name(info->kind), kind_name(kind));
+                                ? g_strdup_printf("name it in the option `hook` of a strategy, or choose a %s: ordo list", ordo_kind_name(kind))
+                                : g_strdup_printf("use it as --%s, or choose a %s: ordo list", ordo_kind_name(info->kind), ordo_kind_name(kind));
     return ordo_errors_push(errors, ORDO_E_INVALID, "E-PLUGIN-KIND", info->path, "a plugin can be selected only as what it is", next,
-                            "'%s' is a %s plugin, not a %s", name, kind_name(info->kind), kind_name(kind));
+                            "'%s' is a %s plugin, not a %s", name, ordo_kind_name(info->kind), ordo_kind_name(kind));
   }
   *found = &probe->found;
   if (preset)

@@ -124,6 +124,6 @@ const char *ordo_kind_name(uint32_t kind)
   case ORDO_KIND_COMM_HOOK:
     return "comm_hook";
   default:
-    return "?";
+    return "plugin";
   }
 }

@@ -20,6 +20,5 @@ int ordo_flag_by_name(const char *name);
 /* ORDO_KIND_ of the plugins that may declare it. */
 uint32_t ordo_flag_kind(uint32_t flag);
 const char *const *ordo_flag_names(void);
-const char *ordo_kind_name(uint32_t kind);
 
 #endif

@@ -10,6 +10,8 @@
 #include "exact_sum.h"
 #include "session.h"
 
+#include <ordo/half.h>
+
 #include <math.h>
 #include <string.h>
 

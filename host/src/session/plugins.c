@@ -331,7 +331,7 @@ const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self)
 {
   ordo_session *session = instance->session;
   ordo_errors *errors = ordo_session_errors(session);
-  const char *name = instance->job.option(instance->job.ctx, "hook");
+  const char *name = instance->job.option(instance->job.ctx, "hook"), *step = session->where;
   g_autoptr(GPtrArray) choices = NULL;
   const ordo_choice *choice;
   ordo_plugin_use *plugin;
@@ -347,7 +347,10 @@ const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self)
     return NULL;
   choice = g_ptr_array_index(choices, 0);
   plugin = find_open(session, choice->found);
-  if (!plugin && !(plugin = ordo_plugins_open(session, choice->found, ORDO_KIND_COMM_HOOK)))
+  if (!plugin)
+    plugin = ordo_plugins_open(session, choice->found, ORDO_KIND_COMM_HOOK);
+  session->where = step; /* what fails from here on fails in the strategy's step again */
+  if (!plugin)
     return NULL;
   hook = instance_new(session, plugin, instance->model, instance->job.axis);
   hook->choice = choice;

@@ -163,7 +163,12 @@ static ordo_status make_mesh(ordo_session *session)
     const ordo_plan_axis *axis = &g_array_index(axes, ordo_plan_axis, i);
     specs[i] = (ordo_axis_spec){axis->name, axis->kind, axis->size};
   }
-  return ordo_axes_create(session->comm, specs, axes->len, ordo_session_errors(session), &session->mesh);
+  status = ordo_axes_create(session->comm, specs, axes->len, ordo_session_errors(session), &session->provided_mesh);
+  if (status != ORDO_OK)
+    return status;
+  session->account = ordo_account_new(session->provided_mesh, session->memory);
+  session->mesh = ordo_account_mesh(session->account);
+  return ORDO_OK;
 }
 
 /* One reduction over everything that ranks must agree on before they do anything together. */
@@ -273,8 +278,9 @@ void ordo_session_destroy(ordo_session *session)
   g_ptr_array_unref(session->undo_log);
   g_ptr_array_unref(session->rebinds);
   g_ptr_array_unref(session->order);
-  if (session->mesh)
-    ordo_axes_destroy(session->comm, session->mesh);
+  ordo_account_free(session->account);
+  if (session->provided_mesh)
+    ordo_axes_destroy(session->comm, session->provided_mesh);
   ordo_comm_provider_destroy(session->own_comm);
   left = ordo_memory_free(session->memory);
   if (left)

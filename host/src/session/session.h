@@ -20,6 +20,7 @@
 
 typedef struct ordo_model_state ordo_model_state;
 typedef struct ordo_instance ordo_instance;
+typedef struct ordo_account ordo_account;
 
 /* Opens a plugin. The session uses ordo_loader_open; tests hand in tables of the same process. */
 typedef struct ordo_opener {
@@ -169,7 +170,9 @@ struct ordo_session {
   ordo_opener opener;
   const ordo_comm_provider *comm;
   ordo_comm_provider *own_comm;
-  ordo_mesh *mesh;
+  ordo_mesh *provided_mesh; /* with the provider's own communicators */
+  ordo_account *account;
+  const ordo_mesh *mesh; /* the same with counted memory: what everybody uses */
   ordo_memory *memory;
   GPtrArray *plugins;   /* ordo_plugin_use */
   GPtrArray *instances; /* ordo_instance, in order of creation */
@@ -299,6 +302,11 @@ void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis);
 ordo_status ordo_dispatch_next(ordo_session *session);
 void ordo_dispatch_teardown(ordo_session *session);
 ordo_status ordo_dispatch_phase(ordo_session *session, ordo_phase phase);
+
+/* account.c */
+ordo_account *ordo_account_new(const ordo_mesh *mesh, ordo_memory *memory);
+const ordo_mesh *ordo_account_mesh(const ordo_account *account);
+void ordo_account_free(ordo_account *account);
 
 /* calls.c */
 ordo_status ordo_calls_build(ordo_session *session);

@@ -7,6 +7,8 @@
 #include "../comm/reduce.h"
 #include "session.h"
 
+#include <ordo/half.h>
+
 #include <string.h>
 
 enum { STAGING_BYTES = 4 << 20 }; /* best message size on one node: 1-4 MiB */

@@ -4,6 +4,8 @@
  * round, and then by less than one unit in the last place per term and one for the result.
  */
 #include "mpi_testing.h"
+
+#include <ordo/half.h>
 #include "comm/reduce.h"
 
 #include <float.h>

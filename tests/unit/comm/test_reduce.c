@@ -1,5 +1,7 @@
 /* test_reduce.c - reductions and 16-bit rounding against tables and a plain reference. */
 #include "testing.h"
+
+#include <ordo/half.h>
 #include "comm/reduce.h"
 #include "rounding_table.h"
 

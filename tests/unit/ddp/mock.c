@@ -3,6 +3,8 @@
 
 #include "hooks.h"
 
+#include <ordo/half.h>
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,9 +49,9 @@ static double load(const unsigned char *data, int64_t i, ordo_dtype dtype)
   case ORDO_F64:
     return ((const double *)(const void *)data)[i];
   case ORDO_BF16:
-    return ddp_f32_from_bf16(((const uint16_t *)(const void *)data)[i]);
+    return ordo_f32_from_bf16(((const uint16_t *)(const void *)data)[i]);
   case ORDO_F16:
-    return ddp_f32_from_f16(((const uint16_t *)(const void *)data)[i]);
+    return ordo_f32_from_f16(((const uint16_t *)(const void *)data)[i]);
   case ORDO_I32:
     return ((const int32_t *)(const void *)data)[i];
   default:
@@ -67,10 +69,10 @@ static void store(unsigned char *data, int64_t i, ordo_dtype dtype, double value
     ((double *)(void *)data)[i] = value;
     break;
   case ORDO_BF16:
-    ((uint16_t *)(void *)data)[i] = ddp_bf16_from_f32((float)value);
+    ((uint16_t *)(void *)data)[i] = ordo_bf16_from_f32((float)value);
     break;
   case ORDO_F16:
-    ((uint16_t *)(void *)data)[i] = ddp_f16_from_f32((float)value);
+    ((uint16_t *)(void *)data)[i] = ordo_f16_from_f32((float)value);
     break;
   case ORDO_I32:
     ((int32_t *)(void *)data)[i] = (int32_t)value;

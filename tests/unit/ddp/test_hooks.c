@@ -2,6 +2,8 @@
  * precision/rounding.json): nearest even, subnormals kept, overflow to infinity; a NaN must stay a NaN, which one is free. */
 #include "hooks.h"
 
+#include <ordo/half.h>
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,12 +45,12 @@ static void rounds_as_the_table(void **state)
   for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
     float value = float_of(ROWS[i].f32);
     if (isnan(value)) {
-      assert_true(isnan(ddp_f32_from_bf16(ddp_bf16_from_f32(value))));
-      assert_true(isnan(ddp_f32_from_f16(ddp_f16_from_f32(value))));
+      assert_true(isnan(ordo_f32_from_bf16(ordo_bf16_from_f32(value))));
+      assert_true(isnan(ordo_f32_from_f16(ordo_f16_from_f32(value))));
       continue;
     }
-    assert_int_equal(ddp_bf16_from_f32(value), ROWS[i].bf16);
-    assert_int_equal(ddp_f16_from_f32(value), ROWS[i].f16);
+    assert_int_equal(ordo_bf16_from_f32(value), ROWS[i].bf16);
+    assert_int_equal(ordo_f16_from_f32(value), ROWS[i].f16);
   }
 }
 
@@ -57,12 +59,12 @@ static void widening_is_exact(void **state)
 {
   (void)state;
   for (uint32_t bits = 0; bits <= 0xffffu; bits++) {
-    float f16 = ddp_f32_from_f16((uint16_t)bits), bf16 = ddp_f32_from_bf16((uint16_t)bits);
+    float f16 = ordo_f32_from_f16((uint16_t)bits), bf16 = ordo_f32_from_bf16((uint16_t)bits);
     assert_int_equal(isnan(f16) != 0, (bits & 0x7c00u) == 0x7c00u && (bits & 0x3ffu) != 0);
     if (!isnan(f16))
-      assert_int_equal(ddp_f16_from_f32(f16), bits);
+      assert_int_equal(ordo_f16_from_f32(f16), bits);
     if (!isnan(bf16))
-      assert_int_equal(ddp_bf16_from_f32(bf16), bits);
+      assert_int_equal(ordo_bf16_from_f32(bf16), bits);
     int exponent = (int)((bits >> 10) & 0x1fu), fraction = (int)(bits & 0x3ffu);
     if (exponent == 0x1f)
       continue;
@@ -77,11 +79,11 @@ static void no_neighbour_is_nearer(void **state)
   (void)state;
   for (uint32_t bits = 1; bits < 0x47000000u; bits += 9973u) {
     double value = (double)float_of(bits);
-    uint16_t half = ddp_f16_from_f32((float)value);
-    double error = fabs((double)ddp_f32_from_f16(half) - value);
-    assert_true(error <= fabs((double)ddp_f32_from_f16((uint16_t)(half + 1)) - value));
+    uint16_t half = ordo_f16_from_f32((float)value);
+    double error = fabs((double)ordo_f32_from_f16(half) - value);
+    assert_true(error <= fabs((double)ordo_f32_from_f16((uint16_t)(half + 1)) - value));
     if (half > 0)
-      assert_true(error <= fabs((double)ddp_f32_from_f16((uint16_t)(half - 1)) - value));
+      assert_true(error <= fabs((double)ordo_f32_from_f16((uint16_t)(half - 1)) - value));
   }
 }
 

@@ -1,7 +1,7 @@
 /* test_half.c - 16-bit formats: every pattern there and back, and rounding at the edges. */
 #include "io_support.h"
 
-#include "half.h"
+#include <ordo/half.h>
 
 #include <json-glib/json-glib.h>
 #include <math.h>
@@ -11,9 +11,9 @@ static void every_pattern_survives(void **state)
 {
   (void)state;
   for (uint32_t bits = 0; bits < 65536; bits++) {
-    float f = ordo_half_from_f16((uint16_t)bits), b = ordo_half_from_bf16((uint16_t)bits);
-    assert_true(isnan(f) ? (bits & 0x7C00) == 0x7C00 : ordo_half_to_f16(f) == bits);
-    assert_true(isnan(b) ? (bits & 0x7F80) == 0x7F80 : ordo_half_to_bf16(b) == bits);
+    float f = ordo_f32_from_f16((uint16_t)bits), b = ordo_f32_from_bf16((uint16_t)bits);
+    assert_true(isnan(f) ? (bits & 0x7C00) == 0x7C00 : ordo_f16_from_f32(f) == bits);
+    assert_true(isnan(b) ? (bits & 0x7F80) == 0x7F80 : ordo_bf16_from_f32(b) == bits);
   }
 }
 
@@ -22,15 +22,15 @@ static void halfway_goes_to_even(void **state)
 {
   (void)state;
   for (uint32_t bits = 0; bits < 0x7BFF; bits++) {
-    float low = ordo_half_from_f16((uint16_t)bits), high = ordo_half_from_f16((uint16_t)(bits + 1));
+    float low = ordo_f32_from_f16((uint16_t)bits), high = ordo_f32_from_f16((uint16_t)(bits + 1));
     float middle = low / 2 + high / 2;
-    assert_int_equal(ordo_half_to_f16(middle), bits % 2 ? bits + 1 : bits);
-    assert_int_equal(ordo_half_to_f16(nextafterf(middle, INFINITY)), bits + 1);
-    assert_int_equal(ordo_half_to_f16(-nextafterf(middle, 0.0f)), bits | 0x8000);
+    assert_int_equal(ordo_f16_from_f32(middle), bits % 2 ? bits + 1 : bits);
+    assert_int_equal(ordo_f16_from_f32(nextafterf(middle, INFINITY)), bits + 1);
+    assert_int_equal(ordo_f16_from_f32(-nextafterf(middle, 0.0f)), bits | 0x8000);
   }
-  assert_int_equal(ordo_half_to_f16(65519.996f), 0x7BFF);
-  assert_int_equal(ordo_half_to_f16(65520.0f), 0x7C00);
-  assert_int_equal(ordo_half_to_bf16(3.4e38f), 0x7F80);
+  assert_int_equal(ordo_f16_from_f32(65519.996f), 0x7BFF);
+  assert_int_equal(ordo_f16_from_f32(65520.0f), 0x7C00);
+  assert_int_equal(ordo_bf16_from_f32(3.4e38f), 0x7F80);
 }
 
 static uint32_t hex_member(JsonObject *row, const char *name)
@@ -55,12 +55,12 @@ static void published_patterns(void **state)
     float value;
     memcpy(&value, &bits, sizeof value);
     if (isnan(value)) {
-      assert_true(isnan(ordo_half_from_bf16(ordo_half_to_bf16(value))));
-      assert_true(isnan(ordo_half_from_f16(ordo_half_to_f16(value))));
+      assert_true(isnan(ordo_f32_from_bf16(ordo_bf16_from_f32(value))));
+      assert_true(isnan(ordo_f32_from_f16(ordo_f16_from_f32(value))));
       continue;
     }
-    assert_int_equal(ordo_half_to_bf16(value), hex_member(row, "bf16"));
-    assert_int_equal(ordo_half_to_f16(value), hex_member(row, "fp16"));
+    assert_int_equal(ordo_bf16_from_f32(value), hex_member(row, "bf16"));
+    assert_int_equal(ordo_f16_from_f32(value), hex_member(row, "fp16"));
   }
 }
 

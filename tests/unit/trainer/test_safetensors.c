@@ -1,7 +1,7 @@
 /* test_safetensors.c - strict reading of safetensors and JSON, and what is written. */
 #include "io_support.h"
 
-#include "half.h"
+#include <ordo/half.h>
 #include "json_text.h"
 #include "safetensors.h"
 
@@ -174,8 +174,8 @@ static void written_files_read_back(void **state)
     assert_int_equal(ordo_safetensors_read(file, tensor, 0, 6, back, &problems), ORDO_OK);
     for (int i = 0; i < 6; i++) {
       float expected = d == 0   ? values[i]
-                       : d == 1 ? ordo_half_from_bf16(ordo_half_to_bf16(values[i]))
-                                : ordo_half_from_f16(ordo_half_to_f16(values[i]));
+                       : d == 1 ? ordo_f32_from_bf16(ordo_bf16_from_f32(values[i]))
+                                : ordo_f32_from_f16(ordo_f16_from_f32(values[i]));
       assert_memory_equal(&back[i], &expected, sizeof expected);
     }
     assert_int_equal(ordo_safetensors_read(file, tensor, 4, 2, back, &problems), ORDO_OK);
