@@ -150,6 +150,10 @@ static ordo_status open_model(ordo_run *run)
   struct llama_config config;
   char reason[200] = "";
   fresh_config(run, &config);
+  if (config.hidden % config.heads)
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.heads", "it must divide model.hidden_size",
+                              "change one of the two", "model.heads = %" G_GINT64_FORMAT " does not divide %" G_GINT64_FORMAT,
+                              config.heads, config.hidden);
   if (llama_config_check(&config, reason, sizeof reason))
     return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "[model]", reason, "change the sizes in [model]",
                               "no model can be made of these sizes");
