@@ -195,7 +195,8 @@ static ordo_status reserve(ordo_embed *embed)
   embed->targets = g_try_new(int32_t, tokens);
   if (!embed->ids || !embed->targets)
     return ordo_fail(o->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "ids of a batch", "", "use a smaller train.batch");
-  return ordo_embed_llama_status(embed, llama_reserve(embed->llama, embed->part.micro_size, o->seq_len, o->train, 0));
+  int train = !o->train ? LLAMA_FORWARD_ONLY : o->checkpointing ? LLAMA_KEEP_INPUTS : LLAMA_KEEP_ALL;
+  return ordo_embed_llama_status(embed, llama_reserve(embed->llama, embed->part.micro_size, o->seq_len, train, 0));
 }
 
 ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **result)

@@ -25,6 +25,7 @@ typedef struct ordo_embed_options {
   uint32_t ordered;
   uint32_t drift_interval;
   int train;     /* 0: forward only */
+  int checkpointing; /* 1: blocks keep their inputs only and are computed again in backward */
   int64_t batch; /* sequences of a step over all ranks; 0: no passes over batches (generation) */
   int64_t micro_batch;
   int64_t seq_len;

@@ -177,6 +177,9 @@ static int block_backward(struct llama *model, int64_t layer)
   uint32_t unit = llama_block_unit(layer);
   const struct layer_buffers *b = &model->room.layers[layer];
   int status = begin_unit(model, unit);
+  /* The buffers that layers share still hold the last layer's after forward. */
+  if (status == LLAMA_OK && model->room.train == LLAMA_KEEP_INPUTS && layer + 1 < model->config.layers)
+    status = llama_block_again(model, layer);
   if (status == LLAMA_OK)
     status = mlp_backward(model, unit, b);
   if (status == LLAMA_OK)
