@@ -246,8 +246,8 @@ static int embedding_backward(struct llama *model)
   struct llama_room *room = &model->room;
   int64_t rows = model->kept_batch * model->kept_seq;
   size_t hidden = (size_t)model->config.hidden;
-  float *grad = model->grad[0];
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
+  float *grad = model->grad[0]; /* the hook may have moved it */
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
   if (status != LLAMA_OK)

@@ -84,7 +84,8 @@ static void close_window(struct mover *m, uint32_t unit, int backward)
       memcpy(m->model->grad[p], m->grad[p], bytes_of(m, p));
     release(m, p, &m->data[p]);
     release(m, p, &m->grad[p]);
-    llama_bind(m->model->llama, p, NULL, NULL);
+    int kept = backward && llama_param_at(m->model->llama, p)->tie_group >= 0;
+    llama_bind(m->model->llama, p, NULL, kept ? m->model->grad[p] : NULL);
   }
 }
 
