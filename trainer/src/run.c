@@ -220,6 +220,7 @@ void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options)
   options->ordered = (uint32_t)ordo_config_bool(c, ORDO_KEY_train_ordered);
   options->drift_interval = (uint32_t)ordo_config_int(c, ORDO_KEY_train_drift_interval);
   options->micro_batch = ordo_config_int(c, ORDO_KEY_train_micro_batch);
+  options->checkpointing = strcmp(ordo_config_string(c, ORDO_KEY_train_activation_checkpointing), "block") == 0;
 }
 
 static void print_everything(const ordo_run *run, ordo_status status)
