@@ -39,6 +39,8 @@ gboolean cli_parse(ordo_cli *cli, const char *verb, const GOptionEntry *entries,
                    char ***words, int *exit_code);
 /* The global options that stand before the verb; argc and argv are moved past them. */
 gboolean cli_parse_global(ordo_cli *cli, int *argc, char ***argv, gboolean *help, int *exit_code);
+/* For a verb that is a program of its own: takes `--color WHEN` out of argv, up to `--`. FALSE: *exit_code says why. */
+gboolean cli_take_colour(ordo_cli *cli, const char *verb, int *argc, char **argv, int *exit_code);
 /* Help text of the global options. */
 char *cli_global_help(void);
 
@@ -94,6 +96,8 @@ const char *cli_libexec(void);
 char *cli_prepare_blas(void);
 
 /* mpi_run.c */
+/* Cores that this process may use, at least 1. */
+int cli_usable_cores(void);
 /* Runs `command` on `ranks` ranks of this machine under mpirun and stays its parent. Returns the exit code. */
 int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command);
 
@@ -102,7 +106,11 @@ typedef struct cli_noise cli_noise; /* takes the messages of mpirun out of the e
 cli_noise *cli_noise_new(int output);
 void cli_noise_free(cli_noise *noise);
 void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length);
-/* Everything held back is written, for a pause or the end of the stream. */
+/* The stream is quiet: what is held back is written, a paragraph that may still be closed after several pauses only. */
+void cli_noise_pause(cli_noise *noise);
+/* Paragraphs between lines of dashes that were passed on, because they say nothing about a rank. */
+int cli_noise_unknown(const cli_noise *noise);
+/* Everything held back is written, for the end of the stream. */
 void cli_noise_flush(cli_noise *noise);
 /* What mpirun said about the end: rank -1 and signal 0 if nothing, exit_code -1 if nothing. */
 void cli_noise_verdict(const cli_noise *noise, int *rank, int *signal_number, int *exit_code);

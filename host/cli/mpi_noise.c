@@ -3,7 +3,8 @@
  * When a rank ends badly, mpirun writes up to three paragraphs between lines of dashes. They say which rank and which signal or exit
  * code, and bury the error that the rank itself printed. This filter passes everything else through as it comes (a line that is not
  * finished too, so that progress shows), keeps those paragraphs back and reads the facts from them; the launcher then says it in one error.
- * A paragraph that is not known is passed through unchanged.
+ * A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so one is
+ * given time to close before it is passed on.
  */
 #include "cli.h"
 
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RULE_DASHES = 20, MOST_LINES = 40 };
+enum { RULE_DASHES = 20, MOST_LINES = 40, MOST_PAUSES = 10 };
 
 struct cli_noise {
   int output;
@@ -20,6 +21,8 @@ struct cli_noise {
   GString *held;    /* a paragraph, from its first line of dashes */
   int held_lines;   /* 0: outside a paragraph */
   gboolean midline; /* the start of the current line was written */
+  int pauses;       /* since the last text */
+  int unknown;      /* paragraphs that were passed on */
   int rank, signal_number, exit_code;
 };
 
@@ -130,10 +133,21 @@ static gboolean is_known(cli_noise *noise)
          (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) || is_aborted(flat);
 }
 
+/* "[host:4711] 1 more process has sent help message help-mpi-api.txt / mpi-abort" and the hint how to see them all. */
+static gboolean is_count_of_messages(const char *line)
+{
+  const char *text = *line == '[' ? strstr(line, "] ") : NULL;
+  return text && ((strstr(text, "ORTE_ERROR_LOG") && strstr(text, "show_help")) || /* it failed to count one */
+                  (strstr(text, " more process") && strstr(text, " sent help message ")) ||
+                  (strstr(text, "Set MCA parameter ") && strstr(text, "base_help_aggregate")));
+}
+
 static void take_line(cli_noise *noise)
 {
   gboolean rule = !noise->midline && is_rule(noise->line->str, noise->line->len);
   if (noise->held_lines == 0 && !rule) {
+    if (!noise->midline && is_count_of_messages(noise->line->str))
+      g_string_truncate(noise->line, 0);
     write_out(noise, noise->line);
     return;
   }
@@ -143,6 +157,8 @@ static void take_line(cli_noise *noise)
   if (rule && noise->held_lines > 1) {
     if (is_known(noise))
       g_string_truncate(noise->held, 0);
+    else
+      noise->unknown++;
     write_out(noise, noise->held);
     noise->held_lines = 0;
   } else if (noise->held_lines > MOST_LINES) {
@@ -153,6 +169,7 @@ static void take_line(cli_noise *noise)
 
 void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
 {
+  noise->pauses = 0;
   while (length > 0) {
     const char *end = memchr(bytes, '\n', length);
     gsize n = end ? (gsize)(end - bytes) + 1 : length;
@@ -164,7 +181,7 @@ void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
       noise->midline = FALSE;
     }
   }
-  if (noise->line->len && noise->held_lines == 0 && (noise->midline || noise->line->str[0] != '-')) {
+  if (noise->line->len && noise->held_lines == 0 && (noise->midline || !strchr("-[", noise->line->str[0]))) {
     write_out(noise, noise->line);
     noise->midline = TRUE;
   }
@@ -178,6 +195,17 @@ void cli_noise_flush(cli_noise *noise)
   write_out(noise, noise->held_lines ? noise->held : noise->line);
   g_string_truncate(noise->line, 0);
   noise->held_lines = 0;
+}
+
+void cli_noise_pause(cli_noise *noise)
+{
+  if (noise->held_lines == 0 || ++noise->pauses >= MOST_PAUSES)
+    cli_noise_flush(noise);
+}
+
+int cli_noise_unknown(const cli_noise *noise)
+{
+  return noise->unknown;
 }
 
 void cli_noise_verdict(const cli_noise *noise, int *rank, int *signal_number, int *exit_code)

@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SECOND_SPEAKER_DELAY 500000 /* microseconds */
+/* Microseconds before a failing rank speaks: the first, the others, and one that knows only of another's end. */
+#define FIRST_SPEAKER_DELAY 100000
+#define SECOND_SPEAKER_DELAY 500000
+#define WITNESS_DELAY 3000000
 
 void ordo_run_say(const ordo_run *run, const char *format, ...)
 {
@@ -250,11 +253,23 @@ static int agree(const ordo_run *run, ordo_status status)
   return worst;
 }
 
-/* Inside the session: this rank's failure ends all. The others wait a moment, so that an error which all have is shown once. */
+/* This rank's error is that another one has ended. */
+static gboolean is_witness(const ordo_run *run, ordo_status status)
+{
+  gboolean witness = status == ORDO_E_PEER_LOST || (run->stop_signal && *run->stop_signal);
+  for (size_t i = 0; run->context && i < ordo_n_errors(run->context); i++)
+    witness |= strcmp(ordo_error_at(run->context, i)->code, "E-COMM-GAVE-UP") == 0;
+  return witness && run->ranks > 1;
+}
+
+/* Inside the session: this rank's failure ends all. The others wait a moment, so that an error which all have is shown once. A rank that
+ * lost a peer, or is itself being ended, is only a witness: the launcher knows which rank was lost and why, ends the witnesses within a
+ * second or two, and says it. A witness that spoke and aborted at once would hide that, and a second one would even blame the first. */
 static void abort_all(const ordo_run *run, ordo_status status)
 {
-  if (run->rank != 0)
-    g_usleep(SECOND_SPEAKER_DELAY);
+  g_usleep(run->rank == 0 ? FIRST_SPEAKER_DELAY : SECOND_SPEAKER_DELAY);
+  if (is_witness(run, status))
+    g_usleep(WITNESS_DELAY);
   print_everything(run, status);
   if (run->ranks > 1)
     MPI_Abort(MPI_COMM_WORLD, ordo_exit_code(status));
