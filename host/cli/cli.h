@@ -63,6 +63,14 @@ void cli_json_member(GString *json, const char *key, const char *text);
 /* Escape sequences, empty without colour. */
 const char *cli_style(gboolean colour, const char *name);
 
+/* manifest_json.c: after the first member of an object */
+/* `"aliases": [{"name", "options"}]` */
+void cli_json_aliases(GString *json, const ordo_plugin_info *info);
+/* `"key": [{"name", "condition"}]` for the manifest lines `key` that hold names: flags, steps. */
+void cli_json_declared(GString *json, const char *key, const ordo_plugin_info *info);
+/* The '=' that ends the key of a manifest line: one inside the brackets of a condition does not. Null if there is none. */
+const char *cli_manifest_equals(const char *line);
+
 /* plan_options.c: what plan, why and why-not have in common */
 enum { CLI_RANKS_NOT_GIVEN = G_MININT };
 typedef struct cli_plan_options {
