@@ -130,9 +130,22 @@ static gboolean is_known(cli_noise *noise)
          (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) || is_aborted(flat);
 }
 
+/* "[host:4711] 1 more process has sent help message ..." and "[host:4711] Set MCA parameter ... to see all help / error messages":
+ * they count paragraphs that are kept back. */
+static gboolean is_tally(const char *line)
+{
+  const char *text = line[0] == '[' ? strstr(line, "] ") : NULL;
+  return text && ((strstr(text, " more process") && strstr(text, "sent help message")) ||
+                  (strstr(text, "] Set MCA parameter \"") && strstr(text, "to see all help / error messages")));
+}
+
 static void take_line(cli_noise *noise)
 {
   gboolean rule = !noise->midline && is_rule(noise->line->str, noise->line->len);
+  if (noise->held_lines == 0 && !noise->midline && is_tally(noise->line->str)) {
+    g_string_truncate(noise->line, 0);
+    return;
+  }
   if (noise->held_lines == 0 && !rule) {
     write_out(noise, noise->line);
     return;
@@ -164,7 +177,7 @@ void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
       noise->midline = FALSE;
     }
   }
-  if (noise->line->len && noise->held_lines == 0 && (noise->midline || noise->line->str[0] != '-')) {
+  if (noise->line->len && noise->held_lines == 0 && (noise->midline || !strchr("-[", noise->line->str[0]))) {
     write_out(noise, noise->line);
     noise->midline = TRUE;
   }

@@ -98,6 +98,17 @@ static void an_abort_is_read(void **state)
          "", (verdict){2, 0, 4});
 }
 
+/* Two ranks that abort: mpirun counts what it does not repeat, in lines outside of every paragraph. */
+static void the_tally_of_repeated_messages_is_held_back(void **state)
+{
+  (void)state;
+  expect("error E-X: said by a rank\n[vm:03080] 1 more process has sent help message help-mpi-api.txt / mpi-abort\n"
+         "[vm:03080] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\nend\n",
+         "error E-X: said by a rank\nend\n", (verdict){-1, 0, -1});
+  expect("[host:1] 12 more processes have sent help message help-mpi-api.txt / mpi-abort\n", "", (verdict){-1, 0, -1});
+  expect("[a plugin] says something\n[half", "[a plugin] says something\n[half", (verdict){-1, 0, -1});
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -105,6 +116,7 @@ int main(void)
       cmocka_unit_test(a_signal_is_read),
       cmocka_unit_test(an_exit_code_is_read),
       cmocka_unit_test(an_abort_is_read),
+      cmocka_unit_test(the_tally_of_repeated_messages_is_held_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
