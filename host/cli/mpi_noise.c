@@ -21,6 +21,7 @@ struct cli_noise {
   int held_lines;      /* 0: outside a paragraph */
   gboolean midline;    /* the start of the current line was written */
   gboolean rank_spoke; /* a rank has printed an error of the house */
+  gboolean aborted;    /* `rank` is one that called MPI_Abort */
   int rank, signal_number, exit_code;
 };
 
@@ -96,7 +97,7 @@ static gboolean read_exit(cli_noise *noise, const char *text)
     return FALSE;
   const char *end = strchr(name, '\n');
   const char *comma = end ? g_strrstr_len(name, end - name, ",") : NULL;
-  if (noise->rank < 0)
+  if (noise->rank < 0 || noise->aborted) /* an abort is the answer to something: the rank that ended first is the cause */
     noise->rank = comma ? atoi(comma + 1) : -1;
   noise->exit_code = atoi(code + strlen("Exit code:"));
   return TRUE;
@@ -111,6 +112,7 @@ static gboolean read_abort(cli_noise *noise, const char *text)
   if (!code)
     return FALSE;
   code += strlen("rrorcode");
+  noise->aborted = TRUE;
   noise->rank = atoi(rank + strlen("MPI_ABORT was invoked on rank "));
   noise->exit_code = atoi(code + strspn(code, ": "));
   return TRUE;

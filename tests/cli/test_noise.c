@@ -89,6 +89,12 @@ static void an_exit_code_is_read(void **state)
 static void an_abort_is_read(void **state)
 {
   (void)state;
+  /* Rank 0 aborted because rank 1 had gone: the exit code is that of rank 1. */
+  expect(RULE "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n" RULE RULE
+              "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first "
+              "process to do so "
+              "was:\n\n  Process name: [[17105,1],1]\n  Exit code:    7\n" RULE,
+         "", (verdict){1, 0, 7});
   expect(RULE "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n\nNOTE: invoking MPI_ABORT causes Open "
               "MPI to kill all "
               "MPI processes.\n" RULE,

@@ -233,7 +233,10 @@ ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **re
     status = options->batch > 0 ? reserve(embed) : ORDO_OK;
   }
   if (status != ORDO_OK) {
-    ordo_embed_destroy(embed);
+    /* On several ranks others may still be in the set-up: taking the session apart would meet them in collectives that they do not
+     * start, and their complaint about that would hide this error. The program says it and ends. */
+    if (!options->comm || options->comm->size == 1)
+      ordo_embed_destroy(embed);
     return status;
   }
   *result = embed;
