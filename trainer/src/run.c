@@ -1,11 +1,8 @@
 /* run.c - see run.h. */
 #include "run.h"
 
-<<<<<<< HEAD
 #include "kernels_memory.h"
-=======
 #include "watchdog.h"
->>>>>>> brk
 
 #include <limits.h>
 #include <mpi.h>
@@ -166,18 +163,10 @@ static ordo_status open_model(ordo_run *run)
   struct llama_config config;
   char reason[200] = "";
   fresh_config(run, &config);
-<<<<<<< HEAD
-  if (config.hidden % config.heads)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.heads", "it must divide model.hidden_size",
-                              "change one of the two", "model.heads = %" G_GINT64_FORMAT " does not divide %" G_GINT64_FORMAT, config.heads,
-                              config.hidden);
-  if (llama_config_check(&config, reason, sizeof reason))
-=======
   if (config.hidden % config.heads != 0)
     g_snprintf(reason, sizeof reason, "hidden_size (%" G_GINT64_FORMAT ") is not a multiple of heads (%" G_GINT64_FORMAT ")", config.hidden,
                config.heads);
   if (*reason || llama_config_check(&config, reason, sizeof reason))
->>>>>>> brk
     return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "[model]", reason, "change the sizes in [model]",
                               "no model can be made of these sizes");
   run->weights = ordo_weights_fresh(&config, (uint64_t)ordo_config_int(run->config, ORDO_KEY_train_seed),
