@@ -239,6 +239,8 @@ static void print_everything(const ordo_run *run, ordo_status status)
   ordo_problems_print(&run->problems, stderr);
   if (run->context)
     ordo_context_print_errors(run->context, stderr);
+  if (status == ORDO_E_CONFLICT && run->plan)
+    return; /* make_plan has shown why there is no order */
   if (ordo_problems_count(&run->problems) == 0 && (!run->context || ordo_n_errors(run->context) == 0))
     fprintf(stderr, "error E-INTERNAL: the run failed without a record (%s)\n", ordo_status_name(status));
 }
