@@ -121,6 +121,7 @@ int cli_noise_unknown(const cli_noise *noise);
 /* Everything held back is written, for the end of the stream. */
 void cli_noise_flush(cli_noise *noise);
 /* What mpirun said about the end: rank -1 and signal 0 if nothing, exit_code -1 if nothing. */
+gboolean cli_noise_rank_spoke(const cli_noise *noise); /* an error of the house went through */
 void cli_noise_verdict(const cli_noise *noise, int *rank, int *signal_number, int *exit_code);
 
 /* mpi_verdict.c */
