@@ -177,18 +177,13 @@ static void far_more_ranks_than_cores_are_asked_about(void **state)
   expect("train fine --ranks 2 --many-ranks", 0, "rank 1 of 2", NULL);
 }
 
-/* /bin is /usr/bin on a merged system, and mpirun looked for its files under the parent of the directory it was called from. */
-static void mpirun_may_be_found_through_another_directory(void **state)
+/* /bin is /usr/bin on a merged system; from the path /bin/mpirun, mpirun concluded that Open MPI is installed in "/". */
+static void mpirun_may_be_found_in_bin(void **state)
 {
   (void)state;
-  g_autofree char *mpirun = g_find_program_in_path("mpirun"), *directory = g_dir_make_tmp("ordo-XXXXXX", NULL);
-  g_autofree char *link = g_build_filename(directory, "mpirun", NULL), *path = NULL;
-  assert_non_null(mpirun);
-  assert_int_equal(symlink(mpirun, link), 0);
-  path = g_strdup_printf("PATH=%s:%s train fine --ranks 2", directory, g_getenv("PATH"));
-  expect(path, 0, "rank 1 of 2", NULL);
-  unlink(link);
-  rmdir(directory);
+  if (!g_file_test("/bin/mpirun", G_FILE_TEST_IS_EXECUTABLE))
+    skip();
+  expect("PATH=/bin train fine --ranks 2", 0, "rank 1 of 2", NULL);
 }
 
 /* Ctrl-C at the launcher ends ranks that do not listen. */
@@ -228,7 +223,7 @@ int main(void)
       cmocka_unit_test(a_signal_to_mpirun_is_no_failure_to_launch),
       cmocka_unit_test(colour_reaches_the_program),
       cmocka_unit_test(far_more_ranks_than_cores_are_asked_about),
-      cmocka_unit_test(mpirun_may_be_found_through_another_directory),
+      cmocka_unit_test(mpirun_may_be_found_in_bin),
       cmocka_unit_test(a_signal_leaves_time_to_save),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -213,7 +213,7 @@ static void a_broken_manifest_has_a_short_row(void **state)
         }
   assert_true(g_file_set_contents(broken, bytes, (gssize)length, NULL));
   g_autofree char *line = g_strdup_printf("--plugin-path %s list --failed", directory);
-  g_autofree char *inspect = g_strdup_printf("--plugin-path %s inspect broken.so", directory);
+  g_autofree char *inspect = g_strdup_printf("--plugin-path %s inspect %s", directory, broken);
   g_autoptr(outcome) o = command_run(line);
   g_auto(GStrv) rows = g_strsplit(o->out, "\n", -1);
   assert_non_null(strstr(o->out, "ordo inspect"));

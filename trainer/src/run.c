@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Microseconds before a failing rank speaks: the first, the others, and one that knows only of another's end. */
+/* Microseconds before a failing rank speaks: the first, each next one more, and one that knows only of another's end. */
 #define FIRST_SPEAKER_DELAY 100000
-#define SECOND_SPEAKER_DELAY 500000
+#define NEXT_SPEAKER_DELAY 400000
+#define MOST_SPEAKERS 16
 #define WITNESS_DELAY 3000000
 #define LAST_SPEAKER_DELAY 5000000 /* for a rank that has nothing to add; rank 0's abort ends it before */
 
@@ -281,12 +282,14 @@ static gboolean is_witness(const ordo_run *run, ordo_status status)
   return witness && run->ranks > 1;
 }
 
-/* Inside the session: this rank's failure ends all. The others wait a moment, so that an error which all have is shown once. A rank that
+/* Inside the session: this rank's failure ends all. The ranks speak in turn, so that an error which several have is shown once: the first
+ * to speak ends the others. A rank that
  * lost a peer, or is itself being ended, is only a witness: the launcher knows which rank was lost and why, ends the witnesses within a
  * second or two, and says it. A witness that spoke and aborted at once would hide that, and a second one would even blame the first. */
 static void abort_all(const ordo_run *run, ordo_status status)
 {
-  g_usleep(run->rank == 0 ? FIRST_SPEAKER_DELAY : run->reported ? LAST_SPEAKER_DELAY : SECOND_SPEAKER_DELAY);
+  int turn = MIN(run->rank, MOST_SPEAKERS);
+  g_usleep(turn > 0 && run->reported ? LAST_SPEAKER_DELAY : FIRST_SPEAKER_DELAY + (gulong)turn * NEXT_SPEAKER_DELAY);
   if (is_witness(run, status))
     g_usleep(WITNESS_DELAY);
   if (!run->reported)
