@@ -39,7 +39,11 @@ int scratch_teardown(void **state)
 char *scratch_write(const char *directory, const char *name, const void *bytes, size_t size)
 {
   char *path = g_build_filename(directory, name, NULL);
-  assert_true(g_file_set_contents(path, bytes, (gssize)size, NULL));
+  FILE *file = fopen(path, "w"); /* not g_file_set_contents: it waits for the disk, and fuzzing writes thousands of files */
+  assert_non_null(file);
+  if (size > 0)
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+  assert_int_equal(fclose(file), 0);
   return path;
 }
 
