@@ -1,6 +1,7 @@
 /* run.c - see run.h. */
 #include "run.h"
 
+#include "kernels_memory.h"
 #include "watchdog.h"
 
 #include <limits.h>
@@ -229,6 +230,7 @@ void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options)
   options->ordered = (uint32_t)ordo_config_bool(c, ORDO_KEY_train_ordered);
   options->drift_interval = (uint32_t)ordo_config_int(c, ORDO_KEY_train_drift_interval);
   options->micro_batch = ordo_config_int(c, ORDO_KEY_train_micro_batch);
+  options->checkpointing = strcmp(ordo_config_string(c, ORDO_KEY_train_activation_checkpointing), "block") == 0;
 }
 
 static void print_everything(const ordo_run *run, ordo_status status)
@@ -237,6 +239,8 @@ static void print_everything(const ordo_run *run, ordo_status status)
   ordo_problems_print(&run->problems, stderr);
   if (run->context)
     ordo_context_print_errors(run->context, stderr);
+  if (status == ORDO_E_CONFLICT && run->plan)
+    return; /* make_plan has shown why there is no order */
   if (ordo_problems_count(&run->problems) == 0 && (!run->context || ordo_n_errors(run->context) == 0))
     fprintf(stderr, "error E-INTERNAL: the run failed without a record (%s)\n", ordo_status_name(status));
 }
@@ -276,10 +280,22 @@ static void abort_all(const ordo_run *run, ordo_status status)
     MPI_Abort(MPI_COMM_WORLD, ordo_exit_code(status));
 }
 
+/* Weights, gradients and optimizer state in huge pages where the system has them: fewer address look-ups in every pass over them. */
+static void free_job_memory(void *ctx, void *pointer, size_t bytes, uint32_t tag)
+{
+  (void)bytes, (void)tag;
+  kernels_free(ctx, pointer);
+}
+
 static ordo_status prepare(ordo_run *run, const ordo_verb *verb, void *state)
 {
-  ordo_context_options options = {
-      .struct_size = sizeof options, .program_name = verb->program, .program_version = ORDO_VERSION, .log = log_line, .log_ctx = run};
+  ordo_context_options options = {.struct_size = sizeof options,
+                                  .program_name = verb->program,
+                                  .program_version = ORDO_VERSION,
+                                  .log = log_line,
+                                  .log_ctx = run,
+                                  .alloc = kernels_alloc,
+                                  .free = free_job_memory};
   const char *path = ordo_config_string(run->config, ORDO_KEY_strategy_plugin_path);
   options.plugin_path = *path ? path : NULL;
   options.flags = ordo_config_bool(run->config, ORDO_KEY_strategy_allow_insecure) ? (uint32_t)ORDO_CONTEXT_ALLOW_INSECURE : 0u;

@@ -24,7 +24,7 @@
 enum { ORDO_FLAG_TABLE(ORDO_X_FLAG) ORDO_N_FLAGS };
 #undef ORDO_X_FLAG
 
-enum { ORDO_OPTION_BOOL = 1, ORDO_OPTION_INT, ORDO_OPTION_REAL, ORDO_OPTION_STRING, ORDO_OPTION_ENUM, ORDO_OPTION_SIZE, ORDO_OPTION_DTYPE };
+enum { ORDO_OPTION_BOOL = 1, ORDO_OPTION_INT, ORDO_OPTION_REAL, ORDO_OPTION_STRING, ORDO_OPTION_ENUM, ORDO_OPTION_SIZE, ORDO_OPTION_DTYPE, ORDO_OPTION_COMM_HOOK };
 
 typedef struct ordo_option_schema {
   char *key;
@@ -99,6 +99,8 @@ typedef struct ordo_decl {
   char *step_origin[ORDO_N_STEPS];
   char *replaces_origin[ORDO_N_STEPS];
   char *reduces_origin;
+  guint32 events; /* bit per ORDO_EVENT_: those of which only the manifest knows (step.post_step) */
+  char *event_origin[ORDO_N_EVENTS];
   char *mesh_axis;
   GPtrArray *provides, *requires, *conflicts; /* ordo_token */
   GPtrArray *lines;                           /* ordo_edge_line */

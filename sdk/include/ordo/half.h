@@ -19,7 +19,7 @@ ORDO_INLINE uint32_t ordo_bits_of_f32(float value)
   return bits;
 }
 
-/* The binary32 of these bits. [any] since 0.1 */
+/* The binary32 with these bits. [any] since 0.1 */
 ORDO_INLINE float ordo_f32_of_bits(uint32_t bits)
 {
   float value;
