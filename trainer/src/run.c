@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SECOND_SPEAKER_DELAY 500000 /* microseconds */
-#define LAST_SPEAKER_DELAY 5000000  /* for a rank that has nothing to add; rank 0's abort ends it before */
+/* Microseconds before a failing rank speaks: the first, each next one more, and one that knows only of another's end. */
+#define FIRST_SPEAKER_DELAY 100000
+#define NEXT_SPEAKER_DELAY 400000
+#define MOST_SPEAKERS 16
+#define WITNESS_DELAY 3000000
+#define LAST_SPEAKER_DELAY 5000000 /* for a rank that has nothing to add; rank 0's abort ends it before */
 
 void ordo_run_say(const ordo_run *run, const char *format, ...)
 {
@@ -269,11 +273,25 @@ void ordo_run_report(ordo_run *run, ordo_status status)
   run->reported = 1;
 }
 
-/* Inside the session: this rank's failure ends all. The others wait a moment, so that an error which all have is shown once. */
+/* This rank's error is that another one has ended. */
+static gboolean is_witness(const ordo_run *run, ordo_status status)
+{
+  gboolean witness = status == ORDO_E_PEER_LOST || (run->stop_signal && *run->stop_signal);
+  for (size_t i = 0; run->context && i < ordo_n_errors(run->context); i++)
+    witness |= strcmp(ordo_error_at(run->context, i)->code, "E-COMM-GAVE-UP") == 0;
+  return witness && run->ranks > 1;
+}
+
+/* Inside the session: this rank's failure ends all. The ranks speak in turn, so that an error which several have is shown once: the first
+ * to speak ends the others. A rank that
+ * lost a peer, or is itself being ended, is only a witness: the launcher knows which rank was lost and why, ends the witnesses within a
+ * second or two, and says it. A witness that spoke and aborted at once would hide that, and a second one would even blame the first. */
 static void abort_all(const ordo_run *run, ordo_status status)
 {
-  if (run->rank != 0)
-    g_usleep(run->reported ? LAST_SPEAKER_DELAY : SECOND_SPEAKER_DELAY);
+  int turn = MIN(run->rank, MOST_SPEAKERS);
+  g_usleep(turn > 0 && run->reported ? LAST_SPEAKER_DELAY : FIRST_SPEAKER_DELAY + (gulong)turn * NEXT_SPEAKER_DELAY);
+  if (is_witness(run, status))
+    g_usleep(WITNESS_DELAY);
   if (!run->reported)
     print_everything(run, status);
   if (run->ranks > 1)

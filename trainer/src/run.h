@@ -10,6 +10,8 @@
 #include "config.h"
 #include "embed.h"
 
+#include <signal.h>
+
 typedef struct ordo_run {
   char verb; /* 'T', 'E', 'G' */
   ordo_config *config;
@@ -22,6 +24,7 @@ typedef struct ordo_run {
   int rank;
   int ranks;
   int under_mpi;
+  volatile sig_atomic_t *stop_signal; /* set by a handler of the verb; null if it has none */
   int reported; /* the errors have been printed */
   ordo_problems problems;
 } ordo_run;
