@@ -11,6 +11,12 @@ ordo_status ordo_weights_open(const char *path, ordo_problems *problems, ordo_we
     return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-MODEL-PATH", path, "there is no such file or directory",
                               "give a Hugging Face directory (config.json and model.safetensors) or a llama2.c .bin",
                               "cannot read the model");
+  if (g_str_has_suffix(path, ".safetensors") || g_str_has_suffix(path, ".json")) {
+    g_autofree char *directory = g_path_get_dirname(path), *next = g_strdup_printf("give the directory: --model %s", directory);
+    if (!g_file_test(path, G_FILE_TEST_IS_DIR))
+      return ordo_problems_push(problems, ORDO_E_INVALID, "E-MODEL-PATH", path, "it is one file of a Hugging Face directory", next,
+                                "a model is the whole directory");
+  }
   return g_file_test(path, G_FILE_TEST_IS_DIR) ? ordo_hf_open(path, problems, weights) : ordo_llama2c_open(path, problems, weights);
 }
 
