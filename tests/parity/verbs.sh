@@ -2,7 +2,7 @@
 # verbs.sh ORDO - train, eval and generate as a person meets them: what a run leaves, that it can be repeated from resolved.ini, exit codes of
 # bad input, a signal, and a killed rank. Needs no data from outside. ORDO_LIBEXEC and ORDO_PLUGIN_PATH point into the build.
 set -u
-ordo=$1
+ordo=$(realpath "$1")
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failed=0
@@ -57,18 +57,19 @@ for n in 1 2; do
   (cd "$dir/default" && $ordo train $small --train.steps 1 >"$dir/out" 2>&1) || fail "default output: $(cat "$dir/out")"
 done
 [ -s "$dir/default/ordo-run/summary.json" ] && [ -s "$dir/default/ordo-run-2/summary.json" ] || fail "the default name was not numbered: $(ls "$dir/default")"
-expect 2 "a strategy" $ordo train $small --strategy nosuch --train.output "$dir/never"
+expect 2 "no strategy" $ordo train $small --strategy nosuch --train.output "$dir/never"
 [ ! -e "$dir/never" ] || fail "a run that did not begin has left something"
 echo "ok   output directories"
 
-# A model of 512 words that were ids, and text for it.
-$ordo train $small --data.format tokens16 --model.vocab_size 65536 --train.steps 1 --train.output "$dir/ids" >"$dir/out" 2>&1 || fail "ids: $(cat "$dir/out")"
+# A model whose words were ids, and text for it.
+head -c 6000 "$dir/text.txt" >"$dir/ids.bin"
+$ordo train $small --data.train "$dir/ids.bin" --model.vocab_size 65536 --train.steps 1 --train.output "$dir/ids" >"$dir/out" 2>&1 || fail "ids: $(cat "$dir/out")"
 [ ! -e "$dir/ids/model/ordo.ini" ] && ! grep -q eos "$dir/ids/model/config.json" || fail "ids made a tokenizer"
 expect 2 "E-TOKENIZER-UNKNOWN" $ordo generate --model "$dir/ids/model" --prompt a
 expect 2 "E-TOKENIZER-UNKNOWN" $ordo generate --model "$dir/ids/model" --generate.prompt_ids 3
 expect 2 "E-TOKENIZER-UNKNOWN" $ordo eval --model "$dir/ids/model" --data "$dir/text.txt" --train.seq_len 16
 expect 2 "E-TOKENIZER-UNKNOWN" $ordo train --model "$dir/ids/model" --data "$dir/text.txt" --train.seq_len 16 --output "$dir/ids2"
-expect 2 "E-TOKENIZER-UNKNOWN" $ordo train --model "$dir/ids/model" --data "$dir/text.txt" --data.format tokens16 --train.seq_len 16 --output "$dir/ids2" --train.sample_positions 2
+expect 2 "E-TOKENIZER-UNKNOWN" $ordo train --model "$dir/ids/model" --data "$dir/ids.bin" --train.seq_len 16 --output "$dir/ids2" --train.sample_positions 2
 expect 0 "was it trained on bytes?" $ordo generate --model "$dir/ids/model" --prompt a --tokenizer bytes --generate.positions 2
 [ "$($ordo generate --model "$dir/ids/model" --generate.prompt_ids 3,4 --generate.print_ids --generate.positions 1 | wc -l)" = 2 ] || fail "ids need a tokenizer"
 
@@ -82,6 +83,7 @@ expect 2 "two sources of validation data" $ordo eval "$dir/run/resolved.ini" --m
 expect 2 "give --data FILE" $ordo eval --model "$dir/run/model"
 expect 2 "if it is the data: --data $dir/text.txt" $ordo train "$dir/text.txt"
 expect 2 "give the directory: --model $dir/run/model" $ordo generate --model "$dir/run/model/model.safetensors"
+expect 2 "give the directory: --model $dir/run/model" $ordo generate --model "$dir/run"
 expect 2 "ordo train --help. lists all keys" $ordo train --nosuchkey 1
 
 # Bad input.

@@ -59,9 +59,9 @@ static ordo_status check_configuration(ordo_run *run)
                              "remove one of the two", "%s has no effect on a loaded model", ordo_config_name(key));
   if (run->verb != 'T' && !given)
     status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.path", "there is no model",
-                                "give --model.path DIRECTORY or FILE.bin", "model.path is missing");
+                                "give --model DIRECTORY or FILE.bin", "model.path is missing");
   if (run->verb == 'T' && !*ordo_config_string(c, ORDO_KEY_data_train))
-    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data.train FILE",
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data FILE",
                                 "data.train is missing");
   if (run->verb == 'T' && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 &&
       ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) && ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
