@@ -91,15 +91,16 @@ int main(int argc, char **argv)
   g_auto(GStrv) rest = NULL;
   g_autofree char *strategy = NULL, *only = NULL, *ordo = NULL, *fallback = NULL;
   gboolean skip_missing = FALSE, help = FALSE;
-  const GOptionEntry entries[] = {{"ranks", 0, 0, G_OPTION_ARG_INT, &options.ranks, "ranks of train, eval and generate", "N"},
-                                  {"strategy", 0, 0, G_OPTION_ARG_STRING, &strategy, "strategy expression", "S"},
-                                  {"case", 0, 0, G_OPTION_ARG_STRING, &only, "only cases whose name has this word", "WORD"},
-                                  {"ordo", 0, 0, G_OPTION_ARG_FILENAME, &ordo, "the command [ordo]", "PATH"},
-                                  {"default-dir", 0, 0, G_OPTION_ARG_FILENAME, &fallback, "DIR if none is given and ORDO_GOLDEN_DIR is not set", "DIR"},
-                                  {"help", 'h', 0, G_OPTION_ARG_NONE, &help, "this text", NULL},
-                                  {"skip-missing", 0, 0, G_OPTION_ARG_NONE, &skip_missing, "exit code 77 if DIR does not exist", NULL},
-                                  {G_OPTION_REMAINING, 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &rest, NULL, NULL},
-                                  {0}};
+  const GOptionEntry entries[] = {
+      {"ranks", 0, 0, G_OPTION_ARG_INT, &options.ranks, "ranks of train, eval and generate", "N"},
+      {"strategy", 0, 0, G_OPTION_ARG_STRING, &strategy, "strategy expression", "S"},
+      {"case", 0, 0, G_OPTION_ARG_STRING, &only, "only cases whose name has this word", "WORD"},
+      {"ordo", 0, 0, G_OPTION_ARG_FILENAME, &ordo, "the command [ordo]", "PATH"},
+      {"default-dir", 0, 0, G_OPTION_ARG_FILENAME, &fallback, "DIR if none is given and ORDO_GOLDEN_DIR is not set", "DIR"},
+      {"help", 'h', 0, G_OPTION_ARG_NONE, &help, "this text", NULL},
+      {"skip-missing", 0, 0, G_OPTION_ARG_NONE, &skip_missing, "exit code 77 if DIR does not exist", NULL},
+      {G_OPTION_REMAINING, 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &rest, NULL, NULL},
+      {0}};
   g_autoptr(GOptionContext) context = g_option_context_new("DIR - runs every golden case of a directory");
   g_autoptr(GError) error = NULL;
   tally all = {0};

@@ -156,7 +156,7 @@ ordo_status ordo_config_unknown(const ordo_config *config, const char *name, con
     names[key] = ordo_keys[key].name;
   const char *near = ordo_names_nearest(name, names);
   g_autofree char *next = near ? g_strdup_printf("did you mean %s? `ordo %s --help` lists all keys", near, ordo_config_verb(config))
-                              : g_strdup_printf("`ordo %s --help` lists all keys", ordo_config_verb(config));
+                               : g_strdup_printf("`ordo %s --help` lists all keys", ordo_config_verb(config));
   return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "no key has this name", next, "unknown key %s", name);
 }
 
@@ -187,7 +187,8 @@ char *ordo_config_help(const ordo_config *config, const char *program, const cha
     g_string_append_c(text, '\n');
   }
   g_string_append(text, "\nA file has the same sections and keys; options win over the file. --section.no_key turns a BOOL off.\n"
-                        "Exit codes: 0 done, 1 failed or stopped by a signal, 2 usage or configuration, 3 the plan has a conflict, 4 a plugin was refused.\n");
+                        "Exit codes: 0 done, 1 failed or stopped by a signal, 2 usage or configuration, 3 the plan has a conflict, 4 a "
+                        "plugin was refused.\n");
   return g_string_free(text, FALSE);
 }
 

@@ -14,7 +14,9 @@
 static ordo_status bad_file(const ordo_config *config, const char *path, const char *why, ordo_problems *problems)
 {
   gboolean ini = g_str_has_suffix(path, ".ini");
-  g_autofree char *other = ini ? g_strdup("") : g_strdup_printf("\nif it is the %s: %s %s", config->verb == 'G' ? "model" : "data", config->verb == 'G' ? "--model" : "--data", path);
+  g_autofree char *other = ini ? g_strdup("")
+                               : g_strdup_printf("\nif it is the %s: %s %s", config->verb == 'G' ? "model" : "data",
+                                                 config->verb == 'G' ? "--model" : "--data", path);
   g_autofree char *next = g_strdup_printf("write sections and keys as in \"[train]\" and \"steps = 100\"; `ordo %s --help` lists them%s",
                                           ordo_config_verb(config), other);
   return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-FILE", path, why, next, "not a configuration file");
@@ -124,15 +126,14 @@ ordo_status ordo_config_read_file(ordo_config *config, const char *path, ordo_pr
 static ordo_status usage(const ordo_config *config, const char *argument, const char *why, ordo_problems *problems)
 {
   g_autofree char *next = g_strdup_printf("`ordo %s --help` lists all options", ordo_config_verb(config));
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", argument, why, next,
-                            "cannot use the argument %s", argument);
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", argument, why, next, "cannot use the argument %s", argument);
 }
 
 static ordo_status foreign_key(const ordo_config *config, const char *origin, const char *name, ordo_problems *problems)
 {
   g_autofree char *next = g_strdup_printf("`ordo %s --help` lists the keys of this one", ordo_config_verb(config));
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it is a key of another verb", next,
-                            "%s has no meaning here", name);
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it is a key of another verb", next, "%s has no meaning here",
+                            name);
 }
 
 /* One option at argv[i], with its value where it has one. */
@@ -167,7 +168,8 @@ static void read_option(ordo_config *config, int argc, char **argv, int i, ordo_
 }
 
 /* The configuration file named by the arguments, null for none. A word that is the value of an option is not one. */
-static const char *find_file(const ordo_config *config, int argc, char **argv, GArray *options, ordo_status *status, ordo_problems *problems)
+static const char *find_file(const ordo_config *config, int argc, char **argv, GArray *options, ordo_status *status,
+                             ordo_problems *problems)
 {
   const char *path = NULL;
   for (int i = 1; i < argc; i++) {

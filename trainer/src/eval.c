@@ -18,7 +18,8 @@ typedef struct evaluation {
 static ordo_status eval_prepare(ordo_run *run, void *state)
 {
   const char *validation = ordo_config_string(run->config, ORDO_KEY_data_validation),
-             *train = ordo_config_string(run->config, ORDO_KEY_data_train), *targets = ordo_config_string(run->config, ORDO_KEY_data_targets);
+             *train = ordo_config_string(run->config, ORDO_KEY_data_train),
+             *targets = ordo_config_string(run->config, ORDO_KEY_data_targets);
   gboolean part = ordo_config_real(run->config, ORDO_KEY_data_validation_fraction) > 0;
   evaluation *e = state;
   int has = 0;

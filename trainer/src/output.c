@@ -16,7 +16,8 @@
 #define MOST_DEFAULTS 10000 /* more runs in one place than anybody keeps */
 
 /* What a run leaves, in the order in which it is removed. */
-static const char *const left_behind[] = {"resolved.ini", "summary.json", "validation.jsonl", "metrics.jsonl", "model-before-error", "model"};
+static const char *const left_behind[] = {"resolved.ini",  "summary.json",       "validation.jsonl",
+                                          "metrics.jsonl", "model-before-error", "model"};
 
 /* "metrics.jsonl, model", to be freed; null if there is nothing of a run. */
 static char *run_in(const char *directory)
@@ -41,7 +42,8 @@ static ordo_status refuse(const char *directory, const char *names, ordo_problem
 /* Is what `key` names inside the directory? Then removing the earlier run would remove what the new one reads. */
 static gboolean inside(const ordo_config *config, ordo_key key, const char *directory)
 {
-  g_autofree char *named = g_canonicalize_filename(ordo_config_string(config, key), NULL), *outer = g_canonicalize_filename(directory, NULL);
+  g_autofree char *named = g_canonicalize_filename(ordo_config_string(config, key), NULL),
+                  *outer = g_canonicalize_filename(directory, NULL);
   char *real_named = realpath(named, NULL), *real_outer = realpath(outer, NULL);
   gboolean yes = *ordo_config_string(config, key) && real_named && real_outer && g_str_has_prefix(real_named, real_outer) &&
                  strchr("/", real_named[strlen(real_outer)]);

@@ -114,9 +114,10 @@ static ordo_status open_tokenizer(ordo_run *run, const char *model)
   g_autofree char *own = *model && !*name ? ordo_model_tokenizer_find(model, vocab) : NULL;
   if (*model && !*name && !own)
     return ORDO_OK;
-  if (vocab && vocab != ORDO_TOKENIZER_BYTES_VOCAB && strcmp(name, "bytes") == 0 && run->rank == 0 && !ordo_model_tokenizer_is_stated(model))
-    fprintf(stderr, "warning: the vocabulary of %s has %" G_GINT64_FORMAT " entries, bytes have %d: was it trained on bytes?\n", model, vocab,
-            ORDO_TOKENIZER_BYTES_VOCAB);
+  if (vocab && vocab != ORDO_TOKENIZER_BYTES_VOCAB && strcmp(name, "bytes") == 0 && run->rank == 0 &&
+      !ordo_model_tokenizer_is_stated(model))
+    fprintf(stderr, "warning: the vocabulary of %s has %" G_GINT64_FORMAT " entries, bytes have %d: was it trained on bytes?\n", model,
+            vocab, ORDO_TOKENIZER_BYTES_VOCAB);
   ordo_status status = ordo_tokenizer_open(own ? own : *name ? name : "bytes", vocab, &run->problems, &run->tokenizer);
   return status == ORDO_OK && own ? ordo_config_set(run->config, ORDO_KEY_data_tokenizer, own, "the model", &run->problems) : status;
 }
@@ -206,7 +207,8 @@ ordo_status ordo_run_open_validation(ordo_run *run, ordo_data *data, ordo_data *
   ordo_status status = ordo_data_view(validation, whole.tokens, kept, whole.n_tokens - kept, whole.seq_len,
                                       "the validation part of data.train", &run->problems);
   if (status == ORDO_OK)
-    status = ordo_data_view(data, whole.tokens, 0, kept, whole.seq_len, ordo_config_string(run->config, ORDO_KEY_data_train), &run->problems);
+    status =
+        ordo_data_view(data, whole.tokens, 0, kept, whole.seq_len, ordo_config_string(run->config, ORDO_KEY_data_train), &run->problems);
   data->owns_tokens = 1;
   data->seed = whole.seed;
   return status;

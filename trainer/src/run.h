@@ -1,7 +1,7 @@
 /* run.h - what the verbs train, eval and generate share: from the arguments to a plan, and from an error to an exit code.
  *
- * Exit codes: 0 done, 1 failed or stopped by a signal, 2 usage or configuration, 3 the plan has a conflict, 4 a plugin was refused. Under MPI a rank that
- * fails in the middle of a run ends the others with MPI_Abort, here and nowhere else: the libraries only return errors.
+ * Exit codes: 0 done, 1 failed or stopped by a signal, 2 usage or configuration, 3 the plan has a conflict, 4 a plugin was refused. Under
+ * MPI a rank that fails in the middle of a run ends the others with MPI_Abort, here and nowhere else: the libraries only return errors.
  */
 #ifndef ORDO_TRAINER_RUN_H
 #define ORDO_TRAINER_RUN_H

@@ -171,7 +171,8 @@ static void a_text_in_the_place_of_a_configuration_is_answered(void **state)
     char verb;
     const char *option;
     const char *help;
-  } cases[] = {{'T', "--data ", "`ordo train --help`"}, {'E', "--data ", "`ordo eval --help`"}, {'G', "--model ", "`ordo generate --help`"}};
+  } cases[] = {
+      {'T', "--data ", "`ordo train --help`"}, {'E', "--data ", "`ordo eval --help`"}, {'G', "--model ", "`ordo generate --help`"}};
   for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
     g_autofree char *path = scratch_text(*state, "my.txt", "Once upon a time\n"), *words = g_strconcat(cases[i].option, path, NULL);
     g_autoptr(ordo_config) config = ordo_config_new(cases[i].verb);

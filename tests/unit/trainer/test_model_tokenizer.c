@@ -52,6 +52,7 @@ static void a_tokenizer_file_is_copied_and_wins(void **state)
 static void a_note_names_a_file_of_its_directory(void **state)
 {
   g_autofree char *note = scratch_text(*state, "ordo.ini", "[data]\ntokenizer=words.bin\n"), *words = NULL;
+  assert_non_null(note);
   expect(*state, 512, NULL); /* it is not there */
   words = scratch_text(*state, "words.bin", "vocabulary");
   expect(*state, 512, words);
@@ -62,6 +63,7 @@ static void a_damaged_note_says_nothing(void **state)
   static const char *const notes[] = {"", "tokenizer=bytes\n", "[data]\ntokenizer=\n", "\xff[data]\n", "[data]\ntokens=bytes\n"};
   for (size_t i = 0; i < G_N_ELEMENTS(notes); i++) {
     g_autofree char *note = scratch_text(*state, "ordo.ini", notes[i]);
+    assert_non_null(note);
     expect(*state, 512, NULL);
   }
 }
