@@ -86,6 +86,7 @@ static void files_of_somebody_else_are_no_run(void **state)
   g_auto(ordo_problems) problems;
   assert_int_equal(g_mkdir(p->run, 0777), 0);
   g_autofree char *notes = leave(p, "notes.txt", "mine");
+  assert_non_null(notes);
   assert_int_equal(take(p->run, "false", "", &problems), ORDO_OK);
   assert_true(is_there(p, "notes.txt"));
 }
@@ -99,6 +100,7 @@ static void overwriting_removes_the_run_and_nothing_else(void **state)
   assert_int_equal(g_mkdir(p->run, 0777) | g_mkdir(model, 0777) | g_mkdir(elsewhere, 0777), 0);
   g_autofree char *weights = scratch_text(model, "model.safetensors", "w"), *kept = scratch_text(elsewhere, "kept", "k");
   g_autofree char *metrics = leave(p, "metrics.jsonl", "m"), *notes = leave(p, "notes.txt", "mine");
+  assert_true(weights && metrics && notes);
   assert_int_equal(symlink(elsewhere, link), 0);
   assert_int_equal(take(p->run, "true", "", &problems), ORDO_OK);
   assert_false(is_there(p, "model") || is_there(p, "metrics.jsonl") || is_there(p, "model-before-error"));
