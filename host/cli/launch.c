@@ -1,4 +1,4 @@
-/* launch.c - `ordo train|eval|generate|convert`: prepares the environment, then becomes the program ordo-VERB.
+/* launch.c - `ordo train|eval|generate`: prepares the environment, then becomes the program ordo-VERB.
  *
  * What must be true before the program starts is settled here: which BLAS kernels the CPU gets (OpenBLAS picks them while it is being
  * loaded, so setting it later is too late), one BLAS thread per rank, and how many ranks there are. With one rank, or under somebody

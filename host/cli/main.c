@@ -1,7 +1,7 @@
 /* main.c - the `ordo` command: finds the verb and calls it.
  *
  * Verbs that only read and plan are functions of this program, which links no BLAS and starts in a few milliseconds. Verbs that
- * compute (train, eval, generate, convert) are programs of their own, found the way git finds git-VERB, so that a new verb needs no
+ * compute (train, eval, generate) are programs of their own, found the way git finds git-VERB, so that a new verb needs no
  * change here. A word that is neither is answered with the nearest verb.
  */
 #include "cli.h"
@@ -20,7 +20,6 @@ static const cli_verb verbs[] = {
     {"train", "FILE.ini [--ranks N]", "train a model", NULL},
     {"eval", "FILE.ini [--ranks N]", "loss of a model on data", NULL},
     {"generate", "[options]", "text from a model", NULL},
-    {"convert", "FROM TO", "checkpoints from one layout to another", NULL},
     {"doctor", "[--json]", "what of this machine and installation is in order", cli_doctor},
     {"explain", "CODE", "the meaning of an error code", cli_explain},
     {"version", "[--json]", "versions", cli_version},

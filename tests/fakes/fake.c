@@ -66,12 +66,28 @@ static const ordo_precision precision = {
     .initialize = succeed_with_optimizer,
 };
 
+static ordo_status post_step(void *self, const ordo_step_info *info)
+{
+  (void)info;
+  return succeed(self);
+}
+
+/* The same for a manifest that declares events=step.post_step. */
+static const ordo_strategy strategy_with_event = {
+    .struct_size = sizeof strategy_with_event,
+    .create = create,
+    .destroy = destroy,
+    .prepare_optimizer = succeed_with_optimizer,
+    .reduce = reduce,
+    .post_step = post_step,
+};
+
 static const void *get_extension(const char *id)
 {
   if (!id)
     return NULL;
   if (strcmp(id, ORDO_STRATEGY_EXTENSION) == 0 && strstr(FAKE_MANIFEST, "\nkind=strategy\n"))
-    return &strategy;
+    return strstr(FAKE_MANIFEST, "events=step.post_step") ? &strategy_with_event : &strategy;
   if (strcmp(id, ORDO_PRECISION_EXTENSION) == 0 && strstr(FAKE_MANIFEST, "\nkind=precision\n"))
     return &precision;
   return NULL;

@@ -30,7 +30,7 @@
 /* Shards the optimizer only. */
 #define FAKE_ZERO1                                                                                                        \
   "id=zero1\nkind=strategy\nversion=1.0.0\nsummary=sharded optimizer\nlicense=Apache-2.0\nmesh_axis=data\n"               \
-  "steps=strategy.prepare_optimizer\nreplaces_leaves=strategy.prepare_optimizer\nreduces=yes\n"
+  "steps=strategy.prepare_optimizer\nreplaces_leaves=strategy.prepare_optimizer\nreduces=yes\nevents=step.post_step\n"
 
 /* Split set-up: converts early, wraps the optimizer once the leaves are final. O1 scales the loss unless told not to; O2 and O5 have masters. */
 #define FAKE_APEX_AMP                                                                                                     \

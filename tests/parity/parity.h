@@ -4,7 +4,7 @@
 
 #include "embed.h"
 
-enum { PARITY_STEPS = 10, PARITY_BATCH = 8 };
+enum { PARITY_STEPS = 10, PARITY_BATCH = 8, PARITY_TEXT = 12 };
 
 /* How targets are masked. */
 enum { PARITY_ALL = 0, PARITY_UNEVEN = 1, PARITY_EMPTY_RANK = 2 };
@@ -18,7 +18,9 @@ typedef struct parity_case {
   int mask;              /* PARITY_ ... */
   int different_weights; /* every rank but 0 starts from other weights; weights.sync must cure it */
   int untied;            /* a head of its own */
-  int ordered;           /* bit-equal when it is run again */
+  int ordered;           /* bit-equal when it is run again, and bit-equal to ddp */
+  int delays;            /* every collective and optimizer update of the first run waits for up to 0.1 s, each rank as it likes */
+  int checkpointing;     /* blocks are computed again in backward; the run on one rank keeps its activations */
 } parity_case;
 
 /* What a model and its data are; the same on all ranks. */
@@ -36,9 +38,11 @@ typedef struct parity_trace {
   double tokens[PARITY_STEPS];
   float *weights; /* all parameters, one after the other */
   int64_t n_weights;
+  double evaluated;          /* loss of 3 sequences after training: at more than 3 ranks some have none */
+  int32_t text[PARITY_TEXT]; /* what the trained model continues, greedily */
 } parity_trace;
 
-/* Runs the case on the provider's ranks. `data_ranks`: the rank count that the mask is made for. `skipped` (may be null) is set when the
+/* Runs the case on the provider's ranks (null: one rank). `data_ranks`: the rank count that the mask is made for. `skipped` (may be null) is set when the
  * plan cannot express the case. Errors are in the context. */
 ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c,
                        const parity_source *source, int data_ranks, parity_trace *trace, const char **skipped);

@@ -2,7 +2,9 @@
  * rank count, and a source of weights that differs by rank. */
 #include "parity.h"
 
+#include "comm_tap.h"
 #include "random.h"
+#include "sample.h"
 #include "save.h"
 
 #include <math.h>
@@ -72,6 +74,23 @@ static ordo_status collect_weights(ordo_embed *embed, parity_trace *trace)
   return status;
 }
 
+/* Evaluation and generation of the trained model, with the optimizer there. */
+static ordo_status use(ordo_embed *embed, const ordo_data *data, parity_trace *trace)
+{
+  const ordo_sampling greedy = {0.0, 0, 1.0, 1, 0};
+  const int32_t prompt[2] = {3, 5};
+  g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(int32_t));
+  ordo_loss_sum sum = {0};
+  ordo_status status = ordo_embed_evaluate(embed, data, 3, NULL, &sum);
+  trace->evaluated = sum.sum / sum.count;
+  g_array_append_vals(ids, prompt, 2);
+  if (status == ORDO_OK)
+    status = ordo_generate(embed, ids, PARITY_TEXT - 1, &greedy, -1, NULL, NULL);
+  if (status == ORDO_OK && ids->len == PARITY_TEXT)
+    memcpy(trace->text, ids->data, sizeof trace->text);
+  return status;
+}
+
 static ordo_status train(ordo_embed *embed, const ordo_data *data, parity_trace *trace)
 {
   for (int step = 0; step < PARITY_STEPS; step++) {
@@ -83,7 +102,38 @@ static ordo_status train(ordo_embed *embed, const ordo_data *data, parity_trace 
     trace->norm[step] = outcome.result.grad_norm;
     trace->tokens[step] = outcome.result.weight;
   }
-  return collect_weights(embed, trace);
+  ordo_status status = use(embed, data, trace);
+  return status == ORDO_OK ? collect_weights(embed, trace) : status;
+}
+
+/* A clock of its own for each rank: 0 to 0.1 s, reproducible. */
+typedef struct delays {
+  uint64_t key;
+  uint64_t n;
+} delays;
+
+static void hold_back(delays *d)
+{
+  g_usleep((gulong)(ordo_random_uniform(d->key, d->n++) * 100000.0));
+}
+
+static uint64_t before_collective(void *ctx, const char *comm, const ordo_comm *ranks, const ordo_collective *c)
+{
+  (void)comm, (void)ranks, (void)c;
+  hold_back(ctx);
+  return 0;
+}
+
+static void after_collective(void *ctx, uint64_t id)
+{
+  (void)ctx, (void)id;
+}
+
+static void before_update(void *ctx, ordo_activity activity, const char *unit, int begins)
+{
+  (void)unit;
+  if (activity == ORDO_ACTIVITY_OPTIMIZER && begins)
+    hold_back(ctx);
 }
 
 static int has_step(const ordo_plan *plan, ordo_step step)
@@ -106,6 +156,9 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
                                 .batch = PARITY_BATCH,
                                 .seq_len = source->seq_len};
   ordo_embed *embed = NULL;
+  ordo_comm_provider *slow = NULL;
+  delays held = {.key = 1000 + (uint64_t)(comm ? comm->rank : 0)};
+  const ordo_comm_observer observer = {&held, before_collective, after_collective};
   weights.base.read = shifted_read;
   weights.base.check = NULL; /* the source was checked by its own tests; its functions expect their own object */
   options.optimizer = (ordo_leaf_optimizer_options){c->is_sgd, c->lr, 0.9, 0.95, 1e-8, 0.1, 0.9};
@@ -114,10 +167,17 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   options.ordered = (uint32_t)c->ordered;
   options.seed = 1;
   options.micro_batch = c->accumulate ? (comm && comm->size > 1 ? 1 : 2) : 0;
+  options.checkpointing = c->checkpointing && comm;
+  if (c->delays && comm) {
+    options.comm = slow = ordo_comm_tap_new(comm, &observer);
+    options.activity = before_update;
+    options.activity_ctx = &held;
+  }
   ordo_status status = ordo_embed_create(&options, &embed);
   if (status == ORDO_OK)
     status = train(embed, data, trace);
   ordo_embed_destroy(embed);
+  ordo_comm_provider_destroy(slow);
   return status;
 }
 
@@ -173,6 +233,8 @@ double parity_compare(const parity_case *c, const parity_source *source, const p
     worse(fabs(many->norm[s] - one->norm[s]) / fabs(one->norm[s]), c->is_sgd ? 2e-5 : 2e-4, "gradient norm", &worst, what);
     worse(fabs(many->tokens[s] - one->tokens[s]), 0.5, "counted tokens", &worst, what);
   }
+  worse(fabs(many->evaluated - one->evaluated) / fabs(one->evaluated), 1e-5, "loss of an evaluation", &worst, what);
+  worse(memcmp(many->text, one->text, sizeof one->text) != 0, 0.5, "a generated token", &worst, what);
   for (int64_t p = 0, at = 0; p < llama_n_params(model) && at < one->n_weights; p++) {
     const struct llama_param *param = llama_param_at(model, (uint32_t)p);
     g_autofree float *start = g_new(float, (gsize)param->numel);

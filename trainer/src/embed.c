@@ -8,6 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *ordo_activity_name(ordo_activity activity)
+{
+  static const char *const names[ORDO_N_ACTIVITIES] = {"step", "forward", "backward", "step_end", "optimizer"};
+  return names[activity];
+}
+
+void ordo_embed_activity(const ordo_embed *embed, ordo_activity activity, const char *unit, int begins)
+{
+  if (embed->options.activity)
+    embed->options.activity(embed->options.activity_ctx, activity, unit, begins);
+}
+
+static void optimizer_steps(void *ctx, int begins)
+{
+  ordo_embed_activity(ctx, ORDO_ACTIVITY_OPTIMIZER, "", begins);
+}
+
 static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
 {
   ordo_embed *embed = ctx;
@@ -55,7 +72,11 @@ static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *pa
 static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_optimizer *optimizer)
 {
   ordo_embed *embed = ctx;
-  return ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
+  ordo_status status =
+      ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
+  if (status == ORDO_OK)
+    ordo_leaf_optimizer_observe(optimizer, optimizer_steps, embed);
+  return status;
 }
 
 static ordo_status scheduler_create(void *ctx, ordo_optimizer *optimizer)
@@ -85,24 +106,34 @@ static void metric(void *ctx, const char *plugin, const char *name, double value
     embed->options.metric(embed->options.metric_ctx, plugin, name, value);
 }
 
-static int hook_pre_forward(void *ctx, uint32_t unit)
+int ordo_embed_pre_forward(void *ctx, uint32_t unit)
 {
-  return ordo_session_pre_forward(((ordo_embed *)ctx)->session, 0, unit);
+  ordo_embed *embed = ctx;
+  ordo_embed_activity(embed, ORDO_ACTIVITY_FORWARD, embed->model->units[unit]->name, 1);
+  return ordo_session_pre_forward(embed->session, 0, unit);
 }
 
-static int hook_post_forward(void *ctx, uint32_t unit)
+int ordo_embed_post_forward(void *ctx, uint32_t unit)
 {
-  return ordo_session_post_forward(((ordo_embed *)ctx)->session, 0, unit);
+  ordo_embed *embed = ctx;
+  ordo_status status = ordo_session_post_forward(embed->session, 0, unit);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_FORWARD, embed->model->units[unit]->name, 0);
+  return status;
 }
 
-static int hook_pre_backward(void *ctx, uint32_t unit)
+int ordo_embed_pre_backward(void *ctx, uint32_t unit)
 {
-  return ordo_session_pre_backward(((ordo_embed *)ctx)->session, 0, unit);
+  ordo_embed *embed = ctx;
+  ordo_embed_activity(embed, ORDO_ACTIVITY_BACKWARD, embed->model->units[unit]->name, 1);
+  return ordo_session_pre_backward(embed->session, 0, unit);
 }
 
-static int hook_post_backward(void *ctx, uint32_t unit)
+int ordo_embed_post_backward(void *ctx, uint32_t unit)
 {
-  return ordo_session_post_backward(((ordo_embed *)ctx)->session, 0, unit);
+  ordo_embed *embed = ctx;
+  ordo_status status = ordo_session_post_backward(embed->session, 0, unit);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_BACKWARD, embed->model->units[unit]->name, 0);
+  return status;
 }
 
 static int hook_grad_adds(void *ctx, uint32_t param)
@@ -144,8 +175,14 @@ static ordo_status create_llama(ordo_embed *embed)
 {
   char reason[200] = "";
   struct llama_memory memory = {embed, session_alloc, session_free, ORDO_MEM_ACTIVATIONS};
-  struct llama_hooks hooks = {embed,          hook_pre_forward, hook_post_forward,  hook_pre_backward,
-                              hook_grad_adds, hook_grad_ready,  hook_post_backward, hook_activation};
+  struct llama_hooks hooks = {.ctx = embed,
+                              .pre_forward = ordo_embed_pre_forward,
+                              .post_forward = ordo_embed_post_forward,
+                              .pre_backward = ordo_embed_pre_backward,
+                              .grad_adds = hook_grad_adds,
+                              .grad_ready = hook_grad_ready,
+                              .post_backward = ordo_embed_post_backward,
+                              .activation = hook_activation};
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   embed->llama = llama_create(&embed->options.weights->config, &memory, reason, sizeof reason);
@@ -195,7 +232,8 @@ static ordo_status reserve(ordo_embed *embed)
   embed->targets = g_try_new(int32_t, tokens);
   if (!embed->ids || !embed->targets)
     return ordo_fail(o->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "ids of a batch", "", "use a smaller train.batch");
-  return ordo_embed_llama_status(embed, llama_reserve(embed->llama, embed->part.micro_size, o->seq_len, o->train, 0));
+  int train = !o->train ? LLAMA_FORWARD_ONLY : o->checkpointing ? LLAMA_KEEP_INPUTS : LLAMA_KEEP_ALL;
+  return ordo_embed_llama_status(embed, llama_reserve(embed->llama, embed->part.micro_size, o->seq_len, train, 0));
 }
 
 ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **result)

@@ -13,6 +13,18 @@
 
 typedef struct ordo_embed ordo_embed;
 
+/* What the trainer does, for traces and timelines. */
+typedef enum ordo_activity {
+  ORDO_ACTIVITY_STEP,      /* a whole training step; the others lie inside one, or in an evaluation */
+  ORDO_ACTIVITY_FORWARD,   /* of a unit, with the strategy's events before and after it */
+  ORDO_ACTIVITY_BACKWARD,  /* of a unit, recomputation included */
+  ORDO_ACTIVITY_STEP_END,  /* the events after backward: reductions that are left, norm, clipping, optimizer */
+  ORDO_ACTIVITY_OPTIMIZER, /* the update of the leaves, inside STEP_END */
+  ORDO_N_ACTIVITIES
+} ordo_activity;
+/* "step", "forward", "backward", "step_end", "optimizer". */
+const char *ordo_activity_name(ordo_activity activity);
+
 typedef struct ordo_embed_options {
   ordo_context *context;
   const ordo_plan *plan;
@@ -25,20 +37,25 @@ typedef struct ordo_embed_options {
   uint32_t ordered;
   uint32_t drift_interval;
   int train;     /* 0: forward only */
+  int checkpointing; /* 1: blocks keep their inputs only and are computed again in backward */
   int64_t batch; /* sequences of a step over all ranks; 0: no passes over batches (generation) */
   int64_t micro_batch;
   int64_t seq_len;
   /* A statistic of a plugin. May be null. */
   void (*metric)(void *ctx, const char *plugin, const char *name, double value);
   void *metric_ctx;
+  /* An activity begins (1) or has ended (0); `unit` is empty where there is none. May be null. */
+  void (*activity)(void *ctx, ordo_activity activity, const char *unit, int begins);
+  void *activity_ctx;
 } ordo_embed_options;
 
-/* What a step was, the same on all ranks except the seconds. */
+/* What a step was, the same on all ranks except seconds and bytes. */
 typedef struct ordo_step_outcome {
   ordo_step_result result;
   double loss; /* mean over the counted tokens of all ranks, before the update */
   double lr;   /* that the update used */
   int stop;    /* some rank asked to stop */
+  int64_t comm_bytes; /* payload of this rank's collectives in the step, as ordo_comm_stats counts it */
 } ordo_step_outcome;
 
 typedef struct ordo_loss_sum {
@@ -61,8 +78,9 @@ const ordo_data_part *ordo_embed_part(const ordo_embed *embed);
 
 /* One training step on samples first .. first+batch-1. `stop` is this rank's wish to stop. `before_update` (may be null) is called when
  * the leaves hold the true gradients, before clipping. */
-ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop,
-                            ordo_status (*before_update)(void *ctx, ordo_embed *embed), void *ctx, ordo_step_outcome *outcome);
+typedef ordo_status (*ordo_before_update)(void *ctx, ordo_embed *embed);
+ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop, ordo_before_update before_update, void *ctx,
+                            ordo_step_outcome *outcome);
 /* Losses of sequences 0 .. n-1 of the data with the current weights. Collective. `tokenizer` may be null. */
 ordo_status ordo_embed_evaluate(ordo_embed *embed, const ordo_data *data, int64_t n, const ordo_tokenizer *tokenizer, ordo_loss_sum *total);
 

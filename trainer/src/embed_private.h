@@ -16,4 +16,12 @@ struct ordo_embed {
   int32_t *targets;
 };
 
+/* Tells options.activity. */
+void ordo_embed_activity(const ordo_embed *embed, ordo_activity activity, const char *unit, int begins);
+/* The unit events, as the model's hooks: ctx is the embed, the result a status. */
+int ordo_embed_pre_forward(void *ctx, uint32_t unit);
+int ordo_embed_post_forward(void *ctx, uint32_t unit);
+int ordo_embed_pre_backward(void *ctx, uint32_t unit);
+int ordo_embed_post_backward(void *ctx, uint32_t unit);
+
 #endif

@@ -11,9 +11,9 @@ static ordo_status empty_forward(ordo_embed *embed)
 {
   ordo_status status = ORDO_OK;
   for (uint32_t u = 0; status == ORDO_OK && u < embed->model->n_units; u++) {
-    status = ordo_session_pre_forward(embed->session, 0, u);
+    status = ordo_embed_pre_forward(embed, u);
     if (status == ORDO_OK)
-      status = ordo_session_post_forward(embed->session, 0, u);
+      status = ordo_embed_post_forward(embed, u);
   }
   return status;
 }
@@ -33,11 +33,11 @@ static ordo_status empty_backward(ordo_embed *embed)
   ordo_status status = ORDO_OK;
   for (uint32_t u = embed->model->n_units; status == ORDO_OK && u-- > 0;) {
     const ordo_unit *unit = embed->model->units[u];
-    status = ordo_session_pre_backward(embed->session, 0, u);
+    status = ordo_embed_pre_backward(embed, u);
     for (uint32_t p = 0; status == ORDO_OK && p < unit->n_params; p++)
       status = empty_param(embed, unit->params[p]);
     if (status == ORDO_OK)
-      status = ordo_session_post_backward(embed->session, 0, u);
+      status = ordo_embed_post_backward(embed, u);
   }
   return status;
 }
@@ -69,18 +69,25 @@ static double current_lr(ordo_embed *embed)
   return optimizer && optimizer->n_groups ? optimizer->groups[0].lr : 0.0;
 }
 
-ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop,
-                            ordo_status (*before_update)(void *ctx, ordo_embed *embed), void *ctx, ordo_step_outcome *outcome)
+static int64_t payload(const ordo_embed *embed)
+{
+  ordo_comm_stats stats = {.struct_size = sizeof stats};
+  uint64_t bytes = 0;
+  ordo_session_comm_stats(embed->session, NULL, &stats);
+  for (int kind = 0; kind < 16; kind++)
+    bytes += stats.bytes[kind];
+  return (int64_t)bytes;
+}
+
+/* All micro-batches, and the events after them. */
+static ordo_status run_step(ordo_embed *embed, double counted, double *loss_sum, ordo_before_update before_update, void *ctx,
+                            ordo_step_outcome *outcome)
 {
   const ordo_data_part *part = &embed->part;
-  int64_t T = embed->options.seq_len, counted = 0;
-  double sums[2] = {0.0, stop ? 1.0 : 0.0};
-  for (int64_t s = 0; s < part->count; s++)
-    counted += ordo_data_sample(data, first + part->first + s, embed->ids + s * T, embed->targets + s * T);
-  ordo_status status = ordo_session_step_begin(embed->session, part->n_micro_batches, (double)counted);
+  ordo_status status = ordo_session_step_begin(embed->session, part->n_micro_batches, counted);
   for (int32_t m = 0; status == ORDO_OK && m < part->n_micro_batches; m++) {
     int64_t begin = m * part->micro_size;
-    status = micro_batch(embed, begin, MIN(part->micro_size, part->count - begin), &sums[0]);
+    status = micro_batch(embed, begin, MIN(part->micro_size, part->count - begin), loss_sum);
   }
   if (status == ORDO_OK && before_update) {
     status = ordo_session_reduce_gradients(embed->session);
@@ -92,9 +99,29 @@ ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t fi
   memset(outcome, 0, sizeof *outcome);
   outcome->lr = current_lr(embed);
   outcome->result.struct_size = sizeof outcome->result;
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP_END, "", 1);
   status = ordo_session_step_end(embed->session, &outcome->result);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP_END, "", 0);
+  return status;
+}
+
+ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop,
+                            ordo_before_update before_update, void *ctx, ordo_step_outcome *outcome)
+{
+  const ordo_data_part *part = &embed->part;
+  int64_t T = embed->options.seq_len, counted = 0;
+  double sums[2] = {0.0, stop ? 1.0 : 0.0};
+  int64_t moved_before = payload(embed);
+  for (int64_t s = 0; s < part->count; s++)
+    counted += ordo_data_sample(data, first + part->first + s, embed->ids + s * T, embed->targets + s * T);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", 1);
+  ordo_status status = run_step(embed, (double)counted, &sums[0], before_update, ctx, outcome);
   if (status == ORDO_OK)
     status = ordo_session_sum(embed->session, sums, 2);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", 0);
+  if (status != ORDO_OK)
+    return status;
+  outcome->comm_bytes = payload(embed) - moved_before;
   outcome->loss = sums[0] / outcome->result.weight;
   outcome->stop = sums[1] > 0.0;
   return status;

@@ -19,6 +19,8 @@ typedef struct leaf_optimizer {
   ordo_context *context;
   ordo_session *session;
   ordo_leaf_optimizer_options options;
+  void (*stepping)(void *ctx, int begins); /* may be null */
+  void *stepping_ctx;
   const struct kernels *kernels;
   ordo_group groups[N_GROUPS];
   GPtrArray *leaves[N_GROUPS]; /* back ordo_group.leaves */
@@ -93,9 +95,8 @@ static ordo_status update(leaf_optimizer *self, const ordo_group *group, ordo_le
   return ORDO_OK;
 }
 
-static ordo_status optimizer_step(void *ctx, const ordo_step_args *args)
+static ordo_status update_all(leaf_optimizer *self, const ordo_step_args *args)
 {
-  leaf_optimizer *self = ctx;
   for (int g = 0; g < N_GROUPS; g++)
     for (uint64_t i = 0; i < self->groups[g].n_leaves; i++) {
       ordo_leaf *leaf = self->groups[g].leaves[i];
@@ -106,6 +107,17 @@ static ordo_status optimizer_step(void *ctx, const ordo_step_args *args)
         return status;
     }
   return ORDO_OK;
+}
+
+static ordo_status optimizer_step(void *ctx, const ordo_step_args *args)
+{
+  leaf_optimizer *self = ctx;
+  if (self->stepping)
+    self->stepping(self->stepping_ctx, 1);
+  ordo_status status = update_all(self, args);
+  if (self->stepping)
+    self->stepping(self->stepping_ctx, 0);
+  return status;
 }
 
 /* Copies what an old leaf's state says about the elements of a new one. */
@@ -291,6 +303,13 @@ ordo_status ordo_leaf_optimizer_create(ordo_context *context, ordo_session *sess
   optimizer->slot = optimizer_slot;
   optimizer->destroy = optimizer_destroy;
   return ORDO_OK;
+}
+
+void ordo_leaf_optimizer_observe(ordo_optimizer *optimizer, void (*stepping)(void *ctx, int begins), void *ctx)
+{
+  leaf_optimizer *self = optimizer->ctx;
+  self->stepping = stepping;
+  self->stepping_ctx = ctx;
 }
 
 void ordo_leaf_optimizer_set_lr(ordo_optimizer *optimizer, double lr)

@@ -23,6 +23,8 @@ typedef struct ordo_leaf_optimizer_options {
  * (a leaf that is not fp32 and has no master). */
 ordo_status ordo_leaf_optimizer_create(ordo_context *context, ordo_session *session, const ordo_leaf_optimizer_options *options,
                                        const ordo_model *model, ordo_optimizer *optimizer);
+/* Calls `stepping` when an update begins (1) and has ended (0). */
+void ordo_leaf_optimizer_observe(ordo_optimizer *optimizer, void (*stepping)(void *ctx, int begins), void *ctx);
 /* Writes a learning rate into all groups. */
 void ordo_leaf_optimizer_set_lr(ordo_optimizer *optimizer, double lr);
 

@@ -119,12 +119,18 @@ void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks);
 
 /* ---- training and evaluation ---- */
 
+/* What a reservation is for: the `train` of the functions below. */
+enum {
+  LLAMA_FORWARD_ONLY = 0,
+  LLAMA_KEEP_ALL = 1,   /* every layer keeps what its backward needs */
+  LLAMA_KEEP_INPUTS = 2 /* activation checkpointing: a layer keeps its input only, and backward computes the rest again */
+};
+
 /* Bytes that llama_reserve allocates, exactly; the derivation is in llama_memory.c. since 0.1 */
 int64_t llama_activation_bytes(const struct llama_config *config, int64_t batch, int64_t seq, int train, int64_t logits_rows);
 /* Logit rows to hold so that they take at most 256 MiB: N if that fits. since 0.1 */
 int64_t llama_default_logits_rows(const struct llama_config *config, int64_t batch, int64_t seq);
-/* Makes room for passes of up to batch x seq tokens (any smaller shape too); replaces an earlier reservation. train = 0: forward
- * only. logits_rows: token rows of logits held at a time; 0: the default. Fewer than N rows means that backward computes
+/* Makes room for passes of up to batch x seq tokens (any smaller shape too); replaces an earlier reservation. logits_rows: token rows of logits held at a time; 0: the default. Fewer than N rows means that backward computes
  * the logits again. Errors: INVALID, NOMEM (the earlier reservation is gone). since 0.1 */
 int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, int64_t logits_rows);
 
@@ -141,7 +147,9 @@ struct llama_forward_args {
 };
 /* Each sequence starts at position 0. Ids and targets outside the vocabulary are INVALID (position named). since 0.1 */
 int llama_forward(struct llama *model, struct llama_forward_args *args);
-/* Adds d(sum of token losses) * loss_factor / d(weights) to the gradients. Units last to first. since 0.1 */
+/* Adds d(sum of token losses) * loss_factor / d(weights) to the gradients. Units last to first. What LLAMA_KEEP_INPUTS computes again is
+ * computed between pre_backward and the first grad_ready of the unit, with the same bits as in forward. pre_forward and post_forward are
+ * not called for it; the activation hook is (backward = 0), except for the output of the MLP, which nobody needs. since 0.1 */
 int llama_backward(struct llama *model, double loss_factor);
 
 /* ---- generation ---- */

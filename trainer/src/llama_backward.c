@@ -177,6 +177,9 @@ static int block_backward(struct llama *model, int64_t layer)
   uint32_t unit = llama_block_unit(layer);
   const struct layer_buffers *b = &model->room.layers[layer];
   int status = begin_unit(model, unit);
+  /* The buffers that layers share still hold the last layer's after forward. */
+  if (status == LLAMA_OK && model->room.train == LLAMA_KEEP_INPUTS && layer + 1 < model->config.layers)
+    status = llama_block_again(model, layer);
   if (status == LLAMA_OK)
     status = mlp_backward(model, unit, b);
   if (status == LLAMA_OK)
@@ -243,8 +246,8 @@ static int embedding_backward(struct llama *model)
   struct llama_room *room = &model->room;
   int64_t rows = model->kept_batch * model->kept_seq;
   size_t hidden = (size_t)model->config.hidden;
-  float *grad = model->grad[0];
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
+  float *grad = model->grad[0]; /* the hook may have moved it */
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
   if (status != LLAMA_OK)

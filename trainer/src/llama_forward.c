@@ -103,37 +103,51 @@ static int attention_branch(struct llama *model, uint32_t unit, const struct lla
   return llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
 }
 
-static int mlp_branch(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
+/* Everything of a block that its backward reads: both norms, attention, gate and up. */
+static int block_inner(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
   int64_t rows = pass->batch * pass->seq;
   int64_t hidden = model->config.hidden;
-  int status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
+  int status = attention_branch(model, unit, pass, b);
+  if (status != LLAMA_OK)
+    return status;
+  model->kernels->add_rms_forward((size_t)rows, (size_t)hidden, b->x, pass->branch, b->mid, llama_weight(model, unit, BLOCK_POST_NORM),
+                                  (float)model->config.rms_eps, pass->norm, b->inv_post);
+  status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
   if (status != LLAMA_OK)
     return status;
   linear_forward(rows, hidden, model->inter, pass->norm, llama_weight(model, unit, BLOCK_GATE), b->gate);
   linear_forward(rows, hidden, model->inter, pass->norm, llama_weight(model, unit, BLOCK_UP), b->up);
+  return LLAMA_OK;
+}
+
+/* From gate and up to the block's output. */
+static int block_outer(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
+{
+  int64_t rows = pass->batch * pass->seq;
+  int64_t hidden = model->config.hidden;
   model->kernels->swiglu_forward((size_t)(rows * model->inter), b->gate, b->up, b->act);
   linear_forward(rows, model->inter, hidden, b->act, llama_weight(model, unit, BLOCK_DOWN), pass->branch);
-  return llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
+  int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
+  if (status == LLAMA_OK)
+    model->kernels->add((size_t)(rows * hidden), b->mid, pass->branch, b->out);
+  return status;
 }
 
 int llama_block_forward(struct llama *model, int64_t layer, const struct llama_pass *pass, const struct layer_buffers *b)
 {
   uint32_t unit = llama_block_unit(layer);
-  int64_t rows = pass->batch * pass->seq;
-  int64_t hidden = model->config.hidden;
   int status = begin_unit(model, unit);
   if (status == LLAMA_OK)
-    status = attention_branch(model, unit, pass, b);
-  if (status != LLAMA_OK)
-    return status;
-  model->kernels->add_rms_forward((size_t)rows, (size_t)hidden, b->x, pass->branch, b->mid, llama_weight(model, unit, BLOCK_POST_NORM),
-                                  (float)model->config.rms_eps, pass->norm, b->inv_post);
-  status = mlp_branch(model, unit, pass, b);
-  if (status != LLAMA_OK)
-    return status;
-  model->kernels->add((size_t)(rows * hidden), b->mid, pass->branch, b->out);
-  return llama_hook_unit(model, model->hooks.post_forward, unit);
+    status = block_inner(model, unit, pass, b);
+  if (status == LLAMA_OK)
+    status = block_outer(model, unit, pass, b);
+  return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
+}
+
+int llama_block_again(struct llama *model, int64_t layer)
+{
+  return block_inner(model, llama_block_unit(layer), &model->room.pass, &model->room.layers[layer]);
 }
 
 static void head_rows(struct llama *model, int64_t first, int64_t rows, struct llama_forward_args *args, struct loss_totals *totals)

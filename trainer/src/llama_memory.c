@@ -8,6 +8,10 @@
  *                     N * d                                           output of the last layer
  *                     N * (2d + W)                                    norm, branch, wide
  *                     N * (d + Q + 2K)                                dx, dq, dk, dv
+ *   once, training with the layers' inputs only (activation checkpointing), in place of the two lines before:
+ *                     L * N * d                                       inputs of the layers
+ *                     N * d                                           output of the last layer
+ *                     N * (d + 2Q + 2K + 2F + 2 + H)                  the layer in work
  *   once, forward only: N * (d + 2Q + 2K + 2F + 2 + H)                one layer, x = mid = out, act in place of up
  *                     N * 2d                                          norm, branch
  *   both:             N * 2 (final 1/rms, sums) + N * 2 (ids, targets, 4 bytes each) + R * V + A + seq * head_dim (RoPE tables)
@@ -39,12 +43,14 @@ static void *carve(struct carver *carver, int64_t elements)
   return piece;
 }
 
+/* A layer's buffers. The input is the caller's where inputs are kept apart. */
 static struct layer_buffers carve_layer(struct carver *carver, const struct llama_config *c, int64_t tokens, int train)
 {
-  struct layer_buffers buffers;
+  struct layer_buffers buffers = {0};
   int64_t q = c->heads * c->head_dim;
   int64_t kv = c->kv_heads * c->head_dim;
-  buffers.x = carve(carver, tokens * c->hidden);
+  if (train != LLAMA_KEEP_INPUTS)
+    buffers.x = carve(carver, tokens * c->hidden);
   buffers.inv_in = carve(carver, tokens);
   buffers.q = carve(carver, tokens * q);
   buffers.k = carve(carver, tokens * kv);
@@ -64,10 +70,12 @@ static void carve_layers(struct carver *carver, const struct llama_config *c, st
 {
   int64_t tokens = room->batch * room->seq;
   struct layer_buffers single = {0};
-  if (!room->train)
-    single = carve_layer(carver, c, tokens, 0);
+  if (room->train != LLAMA_KEEP_ALL)
+    single = carve_layer(carver, c, tokens, room->train);
   for (int64_t layer = 0; layer < c->layers; layer++) {
-    struct layer_buffers buffers = room->train ? carve_layer(carver, c, tokens, 1) : single;
+    struct layer_buffers buffers = room->train == LLAMA_KEEP_ALL ? carve_layer(carver, c, tokens, room->train) : single;
+    if (room->train == LLAMA_KEEP_INPUTS)
+      buffers.x = carve(carver, tokens * c->hidden);
     buffers.act = room->train ? room->wide : single.up;
     if (room->layers == NULL)
       continue;

@@ -46,9 +46,9 @@ struct llama_room {
   void *memory;
   int64_t batch;
   int64_t seq;
-  int train;
+  int train; /* LLAMA_FORWARD_ONLY, _KEEP_ALL or _KEEP_INPUTS */
   int64_t logits_rows;
-  struct layer_buffers *layers; /* one per layer; all the same when not training */
+  struct layer_buffers *layers; /* one per layer; all the same when not training, all but x when only inputs are kept */
   struct llama_pass pass;
   float *final_inv; /* [N] */
   float *wide;      /* [N, max(inter, q_size)]: act in forward; dact, then act again, and dattn in backward */
@@ -111,6 +111,8 @@ int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), 
 int llama_hook_activation(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, float *data);
 int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x);
 int llama_block_forward(struct llama *model, int64_t layer, const struct llama_pass *pass, const struct layer_buffers *buffers);
+/* Computes again what the layer's backward reads; its weights must be there. No unit hooks. */
+int llama_block_again(struct llama *model, int64_t layer);
 int llama_check_ids(struct llama *model, int64_t n, const int32_t *ids, int ignored_allowed);
 
 #endif

@@ -98,6 +98,7 @@ static ordo_status write_object(ordo_metrics *metrics, const ordo_step_outcome *
   ordo_metrics_number(object, "mfu", metrics->peak > 0 ? mfu : NAN);
   ordo_metrics_number(object, "comm_seconds", o->result.comm_seconds);
   ordo_metrics_number(object, "wait_seconds", o->result.wait_seconds);
+  g_string_append_printf(object, ",\"comm_bytes\":%" G_GINT64_FORMAT, o->comm_bytes);
   g_string_append_printf(object, ",\"rss_bytes\":%" G_GINT64_FORMAT, ordo_metrics_resident());
   append_plugin_values(object, metrics->plugin);
   g_string_append(object, "}\n");

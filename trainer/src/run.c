@@ -1,6 +1,8 @@
 /* run.c - see run.h. */
 #include "run.h"
 
+#include "kernels_memory.h"
+
 #include <limits.h>
 #include <mpi.h>
 #include <ordo/mpi.h>
@@ -150,6 +152,10 @@ static ordo_status open_model(ordo_run *run)
   struct llama_config config;
   char reason[200] = "";
   fresh_config(run, &config);
+  if (config.hidden % config.heads)
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.heads", "it must divide model.hidden_size",
+                              "change one of the two", "model.heads = %" G_GINT64_FORMAT " does not divide %" G_GINT64_FORMAT, config.heads,
+                              config.hidden);
   if (llama_config_check(&config, reason, sizeof reason))
     return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "[model]", reason, "change the sizes in [model]",
                               "no model can be made of these sizes");
@@ -214,6 +220,7 @@ void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options)
   options->ordered = (uint32_t)ordo_config_bool(c, ORDO_KEY_train_ordered);
   options->drift_interval = (uint32_t)ordo_config_int(c, ORDO_KEY_train_drift_interval);
   options->micro_batch = ordo_config_int(c, ORDO_KEY_train_micro_batch);
+  options->checkpointing = strcmp(ordo_config_string(c, ORDO_KEY_train_activation_checkpointing), "block") == 0;
 }
 
 static void print_everything(const ordo_run *run, ordo_status status)
@@ -251,10 +258,22 @@ static void abort_all(const ordo_run *run, ordo_status status)
     MPI_Abort(MPI_COMM_WORLD, ordo_exit_code(status));
 }
 
+/* Weights, gradients and optimizer state in huge pages where the system has them: fewer address look-ups in every pass over them. */
+static void free_job_memory(void *ctx, void *pointer, size_t bytes, uint32_t tag)
+{
+  (void)bytes, (void)tag;
+  kernels_free(ctx, pointer);
+}
+
 static ordo_status prepare(ordo_run *run, const ordo_verb *verb, void *state)
 {
-  ordo_context_options options = {
-      .struct_size = sizeof options, .program_name = verb->program, .program_version = ORDO_VERSION, .log = log_line, .log_ctx = run};
+  ordo_context_options options = {.struct_size = sizeof options,
+                                  .program_name = verb->program,
+                                  .program_version = ORDO_VERSION,
+                                  .log = log_line,
+                                  .log_ctx = run,
+                                  .alloc = kernels_alloc,
+                                  .free = free_job_memory};
   const char *path = ordo_config_string(run->config, ORDO_KEY_strategy_plugin_path);
   options.plugin_path = *path ? path : NULL;
   options.flags = ordo_config_bool(run->config, ORDO_KEY_strategy_allow_insecure) ? (uint32_t)ORDO_CONTEXT_ALLOW_INSECURE : 0u;

@@ -88,8 +88,13 @@ ordo_status ordo_generate(ordo_embed *embed, GArray *ids, int64_t positions, con
   if (!cache)
     return ordo_embed_llama_status(embed, LLAMA_E_NOMEM);
   ordo_status status = ordo_session_eval_begin(ordo_embed_session(embed));
+  /* A token needs every weight once: gathered for all tokens together, not unit by unit for each. */
+  if (status == ORDO_OK)
+    status = ordo_session_gather_full(ordo_embed_session(embed), 0, 0);
   if (status == ORDO_OK)
     status = generate(embed, cache, ids, positions, sampling, begin, emit, ctx);
+  if (status == ORDO_OK)
+    status = ordo_session_release_full(ordo_embed_session(embed), 0);
   if (status == ORDO_OK)
     status = ordo_session_eval_end(ordo_embed_session(embed));
   llama_cache_destroy(cache);

@@ -8,6 +8,9 @@
 #include "run.h"
 #include "sample.h"
 #include "save.h"
+#include "timeline.h"
+#include "trace.h"
+#include "usage.h"
 
 #include <errno.h>
 #include <math.h>
@@ -28,6 +31,9 @@ typedef struct training {
   ordo_embed *embed;
   ordo_metrics metrics;
   FILE *validation_file;
+  ordo_trace *trace;
+  ordo_comm_provider *tap; /* between the session and the provider, for the trace */
+  ordo_timeline *timeline;
   ordo_loss_sum last_validation;
   int64_t done; /* steps */
   int stopped;
@@ -137,6 +143,42 @@ static ordo_status open_outputs(ordo_run *run, training *t)
   return status;
 }
 
+static void activity(void *ctx, ordo_activity what, const char *unit, int begins)
+{
+  training *t = ctx;
+  if (t->timeline)
+    ordo_timeline_activity(t->timeline, ordo_embed_session(t->embed), what, unit, begins);
+  if (t->trace)
+    ordo_trace_activity(t->trace, what, unit, begins);
+}
+
+static ordo_status open_details(ordo_run *run, training *t, ordo_embed_options *options)
+{
+  const char *trace = text_of(run, ORDO_KEY_log_trace), *memory = text_of(run, ORDO_KEY_log_memory);
+  int64_t steps = ordo_config_int(run->config, ORDO_KEY_log_detail_steps);
+  ordo_status status = *trace ? ordo_trace_open(trace, run->rank, steps, &run->problems, &t->trace) : ORDO_OK;
+  if (status == ORDO_OK && *memory)
+    status = ordo_timeline_open(memory, run->rank, steps, &run->problems, &t->timeline);
+  if (status != ORDO_OK)
+    return status;
+  if (t->trace) {
+    ordo_comm_observer observer = ordo_trace_observer(t->trace);
+    options->comm = t->tap = ordo_comm_tap_new(run->comm, &observer);
+  }
+  if (t->trace || t->timeline)
+    options->activity = activity;
+  options->activity_ctx = t;
+  return ORDO_OK;
+}
+
+static ordo_status close_details(ordo_run *run, training *t)
+{
+  ordo_status trace = ordo_trace_close(t->trace, &run->problems), timeline = ordo_timeline_close(t->timeline, &run->problems);
+  t->trace = NULL;
+  t->timeline = NULL;
+  return trace != ORDO_OK ? trace : timeline;
+}
+
 static ordo_status validate(ordo_run *run, training *t)
 {
   int64_t limit = ordo_config_int(run->config, ORDO_KEY_train_validate_sequences);
@@ -236,18 +278,6 @@ static ordo_status append_slot_norms(training *t, GString *object)
   return ORDO_OK;
 }
 
-static void append_memory(training *t, GString *object)
-{
-  static const char *const tags[ORDO_N_MEM_TAGS] = {"weights", "gradients", "optimizer", "activations", "comm", "other"};
-  g_string_append(object, ",\"peak_bytes\":{");
-  for (uint32_t tag = 0; tag < ORDO_N_MEM_TAGS; tag++) {
-    int64_t now = 0, peak = 0;
-    ordo_session_memory(ordo_embed_session(t->embed), tag, &now, &peak);
-    g_string_append_printf(object, "%s\"%s\":%" G_GINT64_FORMAT, tag ? "," : "", tags[tag], peak);
-  }
-  g_string_append_printf(object, "},\"rss_bytes\":%" G_GINT64_FORMAT, ordo_metrics_resident());
-}
-
 static ordo_status write_summary(ordo_run *run, training *t)
 {
   g_autoptr(GString) object = g_string_new("{");
@@ -264,7 +294,9 @@ static ordo_status write_summary(ordo_run *run, training *t)
   ordo_metrics_number(object, "seconds", t->metrics.seconds);
   ordo_metrics_number(object, "comm_seconds", t->metrics.comm_seconds);
   ordo_metrics_number(object, "tokens_per_second", t->metrics.seconds > 0 ? t->metrics.tokens / t->metrics.seconds : NAN);
-  append_memory(t, object);
+  ordo_usage_memory(object, ordo_embed_session(t->embed));
+  g_string_append_printf(object, ",\"rss_bytes\":%" G_GINT64_FORMAT, ordo_metrics_resident());
+  ordo_usage_comm(object, ordo_embed_session(t->embed));
   if (*text_of(run, ORDO_KEY_train_dump_weights))
     status = append_slot_norms(t, object);
   g_string_append(object, "}\n");
@@ -318,6 +350,8 @@ static ordo_status train_body(ordo_run *run, void *state)
   options.metric = ordo_metrics_plugin;
   options.metric_ctx = &t->metrics;
   ordo_status status = open_outputs(run, t);
+  if (status == ORDO_OK)
+    status = open_details(run, t, &options);
   if (status == ORDO_OK && ordo_config_bool(run->config, ORDO_KEY_log_peak))
     t->metrics.peak = blas_core_peak(0.2);
   if (status == ORDO_OK)
@@ -328,8 +362,11 @@ static ordo_status train_body(ordo_run *run, void *state)
     announce(run, t);
     status = run_training(run, t);
   }
-  if (status == ORDO_OK)
+  if (status == ORDO_OK) {
     ordo_embed_destroy(t->embed); /* after an error the records must stay, and the program ends */
+    ordo_comm_provider_destroy(t->tap);
+    status = close_details(run, t);
+  }
   t->embed = NULL;
   return status;
 }

@@ -40,6 +40,8 @@ void ordo_decl_free(ordo_decl *decl)
     g_free(decl->step_origin[i]);
     g_free(decl->replaces_origin[i]);
   }
+  for (uint32_t i = 0; i < ORDO_N_EVENTS; i++)
+    g_free(decl->event_origin[i]);
   g_ptr_array_unref(decl->provides);
   g_ptr_array_unref(decl->requires);
   g_ptr_array_unref(decl->conflicts);
@@ -87,6 +89,8 @@ static void apply_line(ordo_decl *decl, const ordo_manifest_line *line)
       set_bit(&decl->steps, decl->step_origin, ordo_step_by_name(*value), origin);
     else if (strcmp(line->key, "replaces_leaves") == 0)
       set_bit(&decl->replaces, decl->replaces_origin, ordo_step_by_name(*value), origin);
+    else if (strcmp(line->key, "events") == 0)
+      set_bit(&decl->events, decl->event_origin, ordo_event_by_name(*value), origin);
     else if (strcmp(line->key, "provides") == 0)
       add_token(decl->provides, *value, origin);
     else if (strcmp(line->key, "requires") == 0)

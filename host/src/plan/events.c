@@ -53,7 +53,7 @@ static gboolean plugin_has_event(const ordo_build *build, const ordo_decl *decl,
   case ORDO_EVENT_REDUCE:
     return decl->kind == ORDO_KIND_STRATEGY && decl->reduces;
   case ORDO_EVENT_POST_STEP:
-    return decl->kind == ORDO_KIND_STRATEGY;
+    return (decl->events >> event) & 1u;
   case ORDO_EVENT_UNSCALE:
   case ORDO_EVENT_MASTERS_TO_MODEL:
     return decl->kind == ORDO_KIND_PRECISION && takes_part(build, decl);

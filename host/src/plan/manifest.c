@@ -258,6 +258,7 @@ static const key_rule key_rules[] = {
     {"steps", KEY_LIST, FALSE, NULL},
     {"replaces_leaves", KEY_LIST, FALSE, NULL},
     {"reduces", KEY_LIST, FALSE, NULL},
+    {"events", KEY_LIST, FALSE, NULL},
     {"provides", KEY_LIST, FALSE, NULL},
     {"requires", KEY_LIST, FALSE, NULL},
     {"conflicts", KEY_LIST, FALSE, NULL},

@@ -99,6 +99,8 @@ typedef struct ordo_decl {
   char *step_origin[ORDO_N_STEPS];
   char *replaces_origin[ORDO_N_STEPS];
   char *reduces_origin;
+  guint32 events; /* bit per ORDO_EVENT_: those of which only the manifest knows (step.post_step) */
+  char *event_origin[ORDO_N_EVENTS];
   char *mesh_axis;
   GPtrArray *provides, *requires, *conflicts; /* ordo_token */
   GPtrArray *lines;                           /* ordo_edge_line */

@@ -164,6 +164,17 @@ static void check_reduces(manifest_reader *r, const ordo_manifest_line *line)
     ordo_manifest_complain(r, line->number, "remove the line", "only a strategy reduces gradients");
 }
 
+/* Reductions follow from reduces=yes and the events of a precision plugin from its steps; only post_step has to be said. */
+static void check_event(manifest_reader *r, const ordo_manifest_line *line, const char *value)
+{
+  static const char *const declared[] = {"step.post_step", NULL};
+  if (!g_strv_contains(declared, value)) {
+    g_autofree char *next = suggest(value, declared, "write step.post_step, or remove the line: other events follow from reduces and steps");
+    ordo_manifest_complain(r, line->number, next, "'%s' is not an event that is declared", value);
+  } else if (r->manifest->kind && r->manifest->kind != ORDO_KIND_STRATEGY)
+    ordo_manifest_complain(r, line->number, "remove the line", "only a strategy has step.post_step");
+}
+
 static const char **option_keys(const ordo_manifest *manifest)
 {
   const char **keys = g_new0(const char *, manifest->options->len + 1);
@@ -218,6 +229,8 @@ static void check_line(manifest_reader *r, const ordo_manifest_line *line)
       check_step(r, line, *value);
     else if (is_key(line, "replaces_leaves"))
       check_replaces(r, line, *value);
+    else if (is_key(line, "events"))
+      check_event(r, line, *value);
     else
       check_capability(r, line, *value);
   }

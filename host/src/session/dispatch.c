@@ -169,6 +169,8 @@ static ordo_status run_precision(const ordo_instance *instance, const ordo_node 
 {
   const ordo_precision *table = instance->plugin->precision;
   switch (node->step) {
+  case ORDO_STEP_MODEL_INJECT:
+    return table->inject(instance->self);
   case ORDO_STEP_CONVERT_MODEL:
     return table->convert_model(instance->self);
   case ORDO_STEP_WRAP_OPTIMIZER:

@@ -67,7 +67,7 @@ static ordo_status refuse_table(ordo_plugin_use *plugin, const char *what, const
 {
   g_autofree char *where = g_strdup_printf("plugin '%s'", plugin->id);
   return ordo_errors_push(ordo_session_errors(plugin->session), ORDO_E_REFUSED, "E-PLUGIN-TABLE", where, why,
-                          "report it to the plugin's author; `ordo check FILE` shows all such defects", "%s", what);
+                          "report it to the plugin's author", "%s", what);
 }
 
 static ordo_status find_table(ordo_plugin_use *plugin, uint32_t kind)
@@ -115,6 +115,8 @@ static gboolean strategy_has(const ordo_strategy *table, uint32_t step)
 static gboolean precision_has(const ordo_precision *table, uint32_t step)
 {
   switch (step) {
+  case ORDO_STEP_MODEL_INJECT:
+    return ORDO_CAN(table, ordo_precision, inject);
   case ORDO_STEP_CONVERT_MODEL:
     return ORDO_CAN(table, ordo_precision, convert_model);
   case ORDO_STEP_WRAP_OPTIMIZER:
@@ -140,6 +142,10 @@ ordo_status ordo_plugins_check_table(ordo_plugin_use *plugin, const ordo_decl *d
   }
   if (decl->reduces && plugin->strategy && !ORDO_CAN(plugin->strategy, ordo_strategy, reduce))
     status = refuse_table(plugin, "the manifest says reduces=yes, but the plugin's table has no reduce", decl->reduces_origin);
+  if (plugin->strategy && ORDO_CAN(plugin->strategy, ordo_strategy, post_step) != (int)((decl->events >> ORDO_EVENT_POST_STEP) & 1u))
+    status = refuse_table(plugin, "the manifest and the plugin's table disagree about step.post_step",
+                          decl->events ? "declared with events=step.post_step, but the table has no post_step"
+                                       : "the table has post_step, which would never be called without events=step.post_step");
   return status;
 }
 

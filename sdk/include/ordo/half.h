@@ -10,6 +10,7 @@
 #include <ordo/abi.h>
 #include <string.h>
 
+/* The bits of a binary32. [any] since 0.1 */
 ORDO_INLINE uint32_t ordo_bits_of_f32(float value)
 {
   uint32_t bits;
@@ -17,6 +18,7 @@ ORDO_INLINE uint32_t ordo_bits_of_f32(float value)
   return bits;
 }
 
+/* The binary32 with these bits. [any] since 0.1 */
 ORDO_INLINE float ordo_f32_of_bits(uint32_t bits)
 {
   float value;

@@ -15,6 +15,8 @@
  *   steps=A,B                     steps of the plan that the plugin provides (step.h)
  *   replaces_leaves=A,B           those of them that replace leaves
  *   reduces=yes                   it reduces gradients along its mesh axis
+ *   events=step.post_step         the strategy acts after each update (gathers or exchanges parameters); other events follow from
+ *                                 reduces and from the steps
  *   provides=CAP,... requires=CAP,... conflicts=CAP,...      capabilities; an id is a capability of its plugin
  *   before[STEP]=X,... after[STEP]=X,...     repeatable: this plugin's node STEP stands before/after X, where X is a step id
  *                                 (any provider's) or a capability (every node of its providers); `?X` makes the line soft
@@ -30,7 +32,7 @@
  * up to the dot is that of a step (`strategy.`, `weights.` ...) is kept for steps and is no capability. A line that would
  * put a step after the training begins (after[...]=step.reduce, =dispatch) is an error.
  *
- * A line of flags, steps, replaces_leaves, reduces, provides, requires, conflicts, before or after may depend on options:
+ * A line of flags, steps, replaces_leaves, reduces, events, provides, requires, conflicts, before or after may depend on options:
  *   flags[param_dtype!=f32]=owns_precision
  *   steps[opt_level in O2,O5 or loss_scale set]=precision.wrap_optimizer
  * Conditions: `key=value`, `key!=value`, `key in a,b`, `key not in a,b`, `key set`, `key unset`, joined with `and` and `or`

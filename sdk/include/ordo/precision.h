@@ -32,6 +32,8 @@ typedef struct ordo_precision {
   void (*destroy)(void *self);                                  /* [main] since 0.1 */
 
   /* Set-up steps */
+  /* model.inject: quantised or otherwise replaced parameters. [main] since 0.1 */
+  ordo_status (*inject)(void *self);
   /* precision.convert_model: casts parameters, installs the op-class policy. [main] since 0.1 */
   ordo_status (*convert_model)(void *self);
   /* precision.wrap_optimizer: masters from the current leaves, scaler. [main] since 0.1 */

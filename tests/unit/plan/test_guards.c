@@ -172,7 +172,9 @@ static const guard guards[] = {
      .with = "step.reduce(fsdp2) > step.reduce(ddp)"},
     {"events in a chain", ORDO_CLAUSE_EVENT_CHAIN, NULL, "ddp", "apex_amp:O2", .what = EVENTS,
      .with = "step.reduce(ddp) > step.divide > step.unscale(apex_amp) > step.overflow_vote > step.grad_norm > step.clip > step.optimizer > "
-             "step.masters_to_model(apex_amp) > step.post_step(ddp) > step.scheduler"},
+             "step.masters_to_model(apex_amp) > step.scheduler"},
+    {"events declared", ORDO_CLAUSE_EVENT_CHAIN, NULL, "zero1", "none", .what = EVENTS,
+     .with = "step.reduce(zero1) > step.divide > step.grad_norm > step.clip > step.optimizer > step.post_step(zero1) > step.scheduler"},
     {"events of precision", ORDO_CLAUSE_EVENT_PRECISION, NULL, "none", "apex_amp:O3", .what = EVENTS,
      .with = "step.divide > step.grad_norm > step.clip > step.optimizer > step.scheduler"},
 };

@@ -111,10 +111,10 @@ static void test_steps(void **state)
   assert_string_equal(node->name, "strategy.prepare_joint");
   assert_string_equal(node->provider, "fsdp2");
   assert_string_equal(node->reason, "after optimizer.create(embedder) [ordering rule 6]");
-  assert_int_equal(ordo_plan_n_events(plan), 11);
+  assert_int_equal(ordo_plan_n_events(plan), 9);
   assert_string_equal(ordo_plan_event_at(plan, 0)->name, "step.reduce");
-  assert_string_equal(ordo_plan_event_at(plan, 10)->name, "step.scheduler");
-  assert_null(ordo_plan_event_at(plan, 11));
+  assert_string_equal(ordo_plan_event_at(plan, 8)->name, "step.scheduler");
+  assert_null(ordo_plan_event_at(plan, 9));
   ordo_plan_destroy(plan);
 }
 
@@ -155,8 +155,7 @@ static void test_text(void **state)
                       "  step.grad_norm  host      after step.divide(host) [ordering section 2.3]\n"
                       "  step.clip       host      after step.grad_norm(host) [ordering section 2.3]\n"
                       "  step.optimizer  embedder  after step.clip(host) [ordering section 2.3]\n"
-                      "  step.post_step  ddp       after step.optimizer(embedder) [ordering section 2.3]\n"
-                      "  step.scheduler  embedder  after step.post_step(ddp) [ordering section 2.3]\n",
+                      "  step.scheduler  embedder  after step.optimizer(embedder) [ordering section 2.3]\n",
                       ordo_plan_digest(plan));
   render_is(plan, ORDO_RENDER_TEXT, expected);
   char *plain = ordo_plan_render(plan, ORDO_RENDER_TEXT, 0), *coloured = ordo_plan_render(plan, ORDO_RENDER_TEXT, ORDO_RENDER_COLOUR);

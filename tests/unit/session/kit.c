@@ -686,7 +686,8 @@ static const char *no_option(gpointer user, const char *key)
 fake *kit_add(kit *k, const char *id, const char *lines, int axis_size)
 {
   g_autofree char *text =
-      g_strdup_printf("abi=1.0\nid=%s\nversion=1.0.0\nsummary=fake\n%s%s%s", id, strstr(lines, "kind=") ? "" : "kind=strategy\n",
+      g_strdup_printf("abi=1.0\nid=%s\nversion=1.0.0\nsummary=fake\n%s%s%s", id,
+                      strstr(lines, "kind=") ? "" : strstr(lines, "x-silent") ? "kind=strategy\n" : "kind=strategy\nevents=step.post_step\n",
                       strstr(lines, "kind=") || strstr(lines, "mesh_axis") ? ""
                       : axis_size                                          ? "mesh_axis=data\n"
                                                                            : "mesh_axis=none\n",

@@ -17,6 +17,17 @@ static void a_declared_step_without_a_function_is_refused_before_anything_runs(v
   kit_free(k);
 }
 
+static void a_function_that_would_never_be_called_is_refused(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "silent", KIT_DDP "x-silent=its post_step is not declared\n", 1);
+  assert_int_equal(kit_create(k), ORDO_E_REFUSED);
+  assert_string_equal(kit_code(k), "E-PLUGIN-TABLE");
+  kit_assert_mentions(k, "step.post_step");
+  kit_free(k);
+}
+
 static void a_probe_says_no(void **state)
 {
   kit *k = kit_new();
@@ -118,6 +129,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_declared_step_without_a_function_is_refused_before_anything_runs),
+      cmocka_unit_test(a_function_that_would_never_be_called_is_refused),
       cmocka_unit_test(a_probe_says_no),
       cmocka_unit_test(an_illegal_plan_makes_no_session),
       cmocka_unit_test(required_callbacks_are_required),

@@ -55,8 +55,11 @@ static int64_t formula(const struct llama_config *c, int64_t batch, int64_t seq,
   int64_t n = batch * seq, d = c->hidden, q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim, f = c->intermediate;
   int64_t widest = f > q ? f : q;
   int64_t floats = n * 2 + n * 2 + logits_rows * c->vocab + seq * c->head_dim + 2 * n * d;
-  if (train) {
+  if (train == LLAMA_KEEP_INPUTS)
+    floats += c->layers * n * d + n * d + n * (d + 2 * q + 2 * k + 2 * f + 2 + c->heads);
+  if (train == LLAMA_KEEP_ALL)
     floats += c->layers * n * (2 * d + 2 * q + 2 * k + 2 * f + 2 + c->heads) + n * d;
+  if (train) {
     floats += n * widest + n * (d + q + 2 * k) + attention_workspace(seq, 1);
   } else {
     floats += n * (d + 2 * q + 2 * k + 2 * f + 2 + c->heads) + attention_workspace(seq, 0);
@@ -71,7 +74,7 @@ static void test_memory_account(void **state)
   const struct llama_config *configs[] = {&odd, &reference};
   char reason[200];
   for (int i = 0; i < 2; i++) {
-    for (int train = 0; train < 2; train++) {
+    for (int train = LLAMA_FORWARD_ONLY; train <= LLAMA_KEEP_INPUTS; train++) {
       struct account account = {0};
       struct llama_memory memory = {&account, counted_alloc, counted_free, 3};
       struct llama *llama = llama_create(configs[i], &memory, reason, sizeof reason);
