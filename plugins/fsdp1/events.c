@@ -8,30 +8,12 @@
 
 #include <string.h>
 
-/* Gaps of the alignment and the padding at the end: never written by anybody, and summed with the rest. */
-static void clear_gaps(const fsdp1 *self, const fsdp1_flat_param *flat, float *grad)
-{
-  int64_t at = 0;
-  for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
-    const fsdp1_item *item = &self->items[i];
-    memset(grad + at, 0, (size_t)(item->offset - at) * sizeof *grad);
-    at = item->offset + item->numel;
-  }
-  memset(grad + at, 0, (size_t)(flat->group->full_numel - at) * sizeof *grad);
-}
-
 ordo_status fsdp1_bind(void *instance, sharding_group *group, float *full, float *grad)
 {
-  fsdp1 *self = instance;
-  fsdp1_flat_param *flat = group->user;
+  const fsdp1 *self = instance;
+  const fsdp1_flat_param *flat = group->user;
   const ordo_job *job = self->job;
   ordo_status status = ORDO_OK;
-  if (grad != NULL && grad != flat->bound_grad) {
-    clear_gaps(self, flat, grad);
-    for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++)
-      self->items[i].written = 0;
-  }
-  flat->bound_grad = grad;
   for (uint32_t i = flat->first_item; status == ORDO_OK && i < flat->first_item + flat->n_items; i++) {
     const fsdp1_item *item = &self->items[i];
     status = job->bind(job->ctx, item->param, full != NULL ? full + item->offset : NULL,
@@ -48,6 +30,20 @@ void fsdp1_begin_step(fsdp1 *self)
     self->flats[f].held = 0;
 }
 
+/* Gradients start anew with the step, and with each micro-batch that is reduced on its own. */
+void fsdp1_begin_micro(fsdp1 *self, const ordo_step_info *info)
+{
+  const sharding_options *options = &self->options.sharding;
+  for (uint32_t f = 0; f < self->n_flats; f++)
+    self->flats[f].open = 0;
+  if (info->micro_batch > 0 && (!options->sync_each || options->replicated))
+    return;
+  for (uint32_t f = 0; f < self->n_flats; f++)
+    self->flats[f].fresh = 1;
+  for (uint32_t i = 0; i < self->n_items; i++)
+    self->items[i].written = 0;
+}
+
 void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param)
 {
   uint32_t index = self->item_of_param[param->index];
@@ -58,14 +54,31 @@ void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param)
   sharding_grad_ready(self->sharding, self->flats[item->flat].group, 0);
 }
 
+/* Gaps of the alignment and the padding at the end: never written by anybody, and summed with the rest. */
+static void clear_gaps(const fsdp1 *self, const fsdp1_flat_param *flat, float *grad)
+{
+  int64_t at = 0;
+  for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
+    const fsdp1_item *item = &self->items[i];
+    memset(grad + at, 0, (size_t)(item->offset - at) * sizeof *grad);
+    at = item->offset + item->numel;
+  }
+  memset(grad + at, 0, (size_t)(flat->group->full_numel - at) * sizeof *grad);
+}
+
 void fsdp1_settle(fsdp1 *self, fsdp1_flat_param *flat)
 {
-  if (flat->bound_grad == NULL)
+  float *grad = flat->open && flat->trainable ? flat->group->full_grad : NULL;
+  flat->open = 0;
+  if (grad == NULL)
     return;
+  if (flat->fresh)
+    clear_gaps(self, flat, grad);
+  flat->fresh = 0;
   for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
     fsdp1_item *item = &self->items[i];
     if (!item->written)
-      memset(flat->bound_grad + item->offset, 0, (size_t)item->numel * sizeof *flat->bound_grad);
+      memset(grad + item->offset, 0, (size_t)item->numel * sizeof *grad);
     item->written = 1;
   }
 }

@@ -47,13 +47,12 @@ ORDO_MANIFEST(
     "option=limit_all_gathers|bool|true||at most two units are gathered at a time, the root not counted\n"
     "option=param_dtype|dtype|f32|f32,bf16,f16|type of parameters in all-gathers; weights and optimizer state stay f32\n"
     "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions; unset: that of param_dtype\n"
-    "option=predivide|real||0..|divide gradients by this before the sum and by the rest after; unset: automatic for 16-bit reductions\n"
+    "option=predivide|real||0..|reduce_dtype=f16: divide the mean of the ranks by this before the sum and multiply after it; unset: about the root of their number\n"
     "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less memory\n"
     "option=sync_module_states|bool|false||rank 0 reads the weights and gives the others their shards\n"
     "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
-    "option=check_order|bool|true||compare the order of gathered units among the ranks in the first step\n"
     "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n");
 
 /* ---- shared helpers ---- */
@@ -84,6 +83,8 @@ void fsdp1_free(const ordo_job *job, void *memory)
 
 /* ---- options ---- */
 
+enum { NO_LIMIT = 1 << 20 }; /* more units than any model has */
+
 static const char *text_option(const fsdp1 *self, const char *key)
 {
   const char *text = self->job->option(self->job->ctx, key);
@@ -105,15 +106,6 @@ static int word_option(const fsdp1 *self, const char *key, const char *const *wo
   while (words[i] != NULL && strcmp(words[i], text) != 0)
     i++;
   return words[i] != NULL ? i : 0;
-}
-
-/* PyTorch's split: double the first factor while it divides the ranks and the rest is larger. 2 -> 2, 3 -> 2, 4 -> 2, 8 -> 4, 64 -> 8. */
-static double automatic_predivide(int32_t world)
-{
-  int32_t factor = 1;
-  while (world % factor == 0 && world / factor > factor)
-    factor *= 2;
-  return (double)factor;
 }
 
 static void read_strategy(fsdp1 *self)
@@ -140,14 +132,12 @@ static void read_sharding(fsdp1 *self)
   options->replicated = self->options.sharding_strategy == FSDP1_NO_SHARD;
   options->backward_prefetch = word_option(self, "backward_prefetch", prefetch);
   options->forward_prefetch = int_option(self, "forward_prefetch", 0) != 0;
-  options->limit = int_option(self, "limit_all_gathers", 1) ? 2 : UINT32_MAX;
+  options->limit = int_option(self, "limit_all_gathers", 1) ? 2 : NO_LIMIT;
   options->sync_each = int_option(self, "no_sync", 1) == 0;
   options->param_dtype = (ordo_dtype)int_option(self, "param_dtype", ORDO_F32);
   options->reduce_dtype = (ordo_dtype)int_option(self, "reduce_dtype", (int64_t)options->param_dtype);
-  options->predivide = options->reduce_dtype == ORDO_F32 ? 1.0 : automatic_predivide(self->job->axis->size);
   (void)self->job->option_real(self->job->ctx, "predivide", &options->predivide);
   options->poison = int_option(self, "poison", 1) != 0;
-  options->check_order = int_option(self, "check_order", 1) != 0;
   options->offload = strcmp(text_option(self, "offload"), "disk") == 0 ? text_option(self, "offload_dir") : NULL;
 }
 
@@ -181,9 +171,10 @@ static ordo_status validate(void *instance)
   if (strcmp(offload, "disk") != 0 && directory[0] != '\0')
     return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR, or leave the bare word out",
                       "'%s' is a directory for the cold tier, but offload is '%s'", directory, offload);
-  if (self->job->ordered && self->options.sharding.predivide > 1.0)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "leave predivide out, or train without ordered reductions",
-                      "predivide=%g divides before the sum; ordered reductions multiply once, after it", self->options.sharding.predivide);
+  if (self->options.sharding.predivide > 0.0 && self->options.sharding.reduce_dtype != ORDO_F16)
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "leave predivide out, or set reduce_dtype=f16",
+                      "predivide=%g: only f16 sums can overflow; f32 and bf16 are divided once, after the sum",
+                      self->options.sharding.predivide);
   return validate_units(self);
 }
 
@@ -227,6 +218,61 @@ static ordo_status load_sharded(void *instance)
   return fsdp1_load(instance);
 }
 
+/* Root and the two largest other units, gathered; `most` gets the largest one. */
+static int64_t gathered_numel(const fsdp1 *self, int64_t *most)
+{
+  int64_t second = 0;
+  *most = 0;
+  for (uint32_t f = 1; f < self->n_flats; f++) {
+    int64_t numel = self->flats[f].layout.shard_numel * self->job->axis->size;
+    second = numel > *most ? *most : numel > second ? numel : second;
+    *most = numel > *most ? numel : *most;
+  }
+  return self->flats[0].layout.shard_numel * self->job->axis->size + *most + second;
+}
+
+static int64_t whole_numel(const fsdp1 *self)
+{
+  int64_t numel = 0;
+  for (uint32_t f = 0; f < self->n_flats; f++)
+    numel += self->flats[f].layout.shard_numel * self->job->axis->size;
+  return numel;
+}
+
+static void fill_estimate(const fsdp1 *self, ordo_estimate *result)
+{
+  const int whole = self->options.sharding_strategy == FSDP1_NO_SHARD, again = self->options.sharding_strategy == FSDP1_FULL_SHARD;
+  const int64_t world = self->job->axis->size;
+  int64_t shards = 0, trained = 0, most, gathered = gathered_numel(self, &most);
+  for (uint32_t f = 0; f < self->n_flats; f++) {
+    const fsdp1_flat_param *flat = &self->flats[f];
+    const int64_t numel = flat->layout.shard_numel * (whole ? world : 1), full = flat->layout.shard_numel * world * 4;
+    if (flat->n_items == 0)
+      continue;
+    shards += numel * 4;
+    trained += flat->trainable ? numel * 4 : 0;
+    int64_t passes = whole ? 0 : again && f > 0 && !self->job->eval_only ? 2 : 1; /* the root stays gathered */
+    result->calls_per_step += passes + flat->trainable;
+    result->payload_per_step += full * (passes + flat->trainable);
+  }
+  if (!again) /* everything stays gathered until its backward */
+    gathered = whole_numel(self);
+  result->bytes[ORDO_MEM_WEIGHTS] = shards + (whole ? 0 : gathered * 4);
+  result->bytes[ORDO_MEM_GRADIENTS] = trained + (whole || trained == 0 ? 0 : (self->flats[0].layout.shard_numel * world + most) * 4);
+}
+
+static ordo_status estimate(void *instance, ordo_estimate *result)
+{
+  fsdp1 *self = instance;
+  const int wrapped = self->sharding != NULL;
+  ordo_status status = wrapped ? ORDO_OK : fsdp1_layout_make(self);
+  if (status == ORDO_OK && ORDO_HAS(result, ordo_estimate, payload_per_step))
+    fill_estimate(self, result);
+  if (!wrapped)
+    fsdp1_layout_clear(self);
+  return status;
+}
+
 /* ---- step events ---- */
 
 static ordo_status step_begin(void *instance, const ordo_step_info *info)
@@ -238,7 +284,9 @@ static ordo_status step_begin(void *instance, const ordo_step_info *info)
 
 static ordo_status micro_begin(void *instance, const ordo_step_info *info)
 {
-  return sharding_micro_begin(((fsdp1 *)instance)->sharding, info);
+  fsdp1 *self = instance;
+  fsdp1_begin_micro(self, info);
+  return sharding_micro_begin(self->sharding, info);
 }
 
 static ordo_status pre_forward(void *instance, const ordo_unit *unit)
@@ -253,7 +301,11 @@ static ordo_status post_forward(void *instance, const ordo_unit *unit)
 
 static ordo_status pre_backward(void *instance, const ordo_unit *unit)
 {
-  return sharding_pre_backward(((fsdp1 *)instance)->sharding, unit);
+  fsdp1 *self = instance;
+  sharding_group *group = sharding_group_of_unit(self->sharding, unit->index);
+  if (group != NULL)
+    ((fsdp1_flat_param *)group->user)->open = 1;
+  return sharding_pre_backward(self->sharding, unit);
 }
 
 static ordo_status grad_ready(void *instance, const ordo_param *param)
@@ -273,14 +325,15 @@ static ordo_status post_backward(void *instance, const ordo_unit *unit)
 
 static ordo_status micro_end(void *instance, const ordo_step_info *info)
 {
-  return sharding_micro_end(((fsdp1 *)instance)->sharding, info);
+  fsdp1 *self = instance;
+  for (uint32_t f = 0; f < self->n_flats; f++)
+    fsdp1_settle(self, &self->flats[f]); /* units whose backward has not come to its end */
+  return sharding_micro_end(self->sharding, info);
 }
 
 static ordo_status reduce(void *instance, const ordo_step_info *info)
 {
   fsdp1 *self = instance;
-  for (uint32_t f = 0; f < self->n_flats; f++)
-    fsdp1_settle(self, &self->flats[f]);
   ordo_status status = sharding_reduce(self->sharding, info);
   return status == ORDO_OK ? fsdp1_report(self) : status;
 }
@@ -335,6 +388,7 @@ static const ordo_strategy strategy = {
     .create = create,
     .validate = validate,
     .destroy = destroy,
+    .estimate = estimate,
     .wrap = wrap,
     .load_sharded = load_sharded,
     .undo = undo,

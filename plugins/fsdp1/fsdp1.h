@@ -37,7 +37,7 @@ typedef struct fsdp1_item {
   int64_t offset;            /* in the flat parameter */
   uint32_t flat;             /* index of the flat parameter */
   int trainable;
-  int written; /* its gradient was written since the buffer was bound */
+  int written; /* its place in the gradient buffer holds this step's gradient, or zeros */
   int used;    /* it got a gradient in this step, on this rank; after the vote: on any rank */
 } fsdp1_item;
 
@@ -49,7 +49,8 @@ typedef struct fsdp1_flat_param {
   int trainable;      /* any item is */
   int held;           /* it was reduced in this step */
   double divided_by;  /* its gradient, by the reduction */
-  float *bound_grad;  /* where gradients are written now, null outside of backward */
+  int fresh;          /* the gradient buffer holds nothing of this step yet */
+  int open;           /* between the first pre_backward and settling */
   sharding_group *group;
 } fsdp1_flat_param;
 
@@ -95,6 +96,7 @@ void fsdp1_unwrap(fsdp1 *self);
 ordo_status fsdp1_bind(void *self, sharding_group *group, float *full, float *grad);
 ordo_status fsdp1_reduced(void *self, sharding_group *group, double divided_by, int held);
 void fsdp1_begin_step(fsdp1 *self);
+void fsdp1_begin_micro(fsdp1 *self, const ordo_step_info *info);
 void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param);
 /* Clears what backward has not written in the gradients of the flat parameter, so that nothing undefined is summed. */
 void fsdp1_settle(fsdp1 *self, fsdp1_flat_param *flat);

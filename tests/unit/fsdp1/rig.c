@@ -12,6 +12,7 @@
 ordo_context *rig_context;
 ordo_comm_provider *rig_comm;
 int rig_rank, rig_ranks;
+int64_t rig_scale = 1;
 
 static const struct {
   int unit;
@@ -22,7 +23,7 @@ static const double RATE = 1.0 / 64, DECAY = 0.25, WEIGHT = 16.0;
 
 int64_t rig_numel(int param)
 {
-  return PARAMS[param].rows * (PARAMS[param].columns > 0 ? PARAMS[param].columns : 1);
+  return rig_scale * PARAMS[param].rows * (PARAMS[param].columns > 0 ? PARAMS[param].columns : 1);
 }
 
 /* The parameter whose storage `param` uses. */
@@ -101,7 +102,7 @@ static ordo_status build(void *ctx, ordo_session *session, uint32_t model, ordo_
       if (!r->options.untied && (p == 0 || p == RIG_HEAD))
         desc.tie_group = 0;
       desc.ndim = PARAMS[p].columns > 0 ? 2 : 1;
-      desc.shape[0] = PARAMS[p].rows;
+      desc.shape[0] = rig_scale * PARAMS[p].rows;
       desc.shape[1] = PARAMS[p].columns;
       status = ordo_model_builder_param(builder, &desc, NULL);
     }

@@ -62,6 +62,7 @@ typedef struct rig {
 extern ordo_context *rig_context;
 extern ordo_comm_provider *rig_comm;
 extern int rig_rank, rig_ranks;
+extern int64_t rig_scale; /* rows of every parameter are multiplied by it; 1 */
 
 /* Starts and ends MPI, the context and the provider; argv[1] is the plugin path. */
 void rig_start(int argc, char **argv);

@@ -61,10 +61,10 @@ static void offload_needs_a_directory(void **state)
   refused(&(rig_options){.strategy = "fsdp1:somewhere"}, ORDO_E_INVALID, "'somewhere'|offload is 'none'");
 }
 
-static void ordered_sums_are_not_predivided(void **state)
+static void only_f16_sums_are_predivided(void **state)
 {
   (void)state;
-  refused(&(rig_options){.strategy = "fsdp1:predivide=2", .ordered = 1}, ORDO_E_INVALID, "predivide=2|after it");
+  refused(&(rig_options){.strategy = "fsdp1:predivide=2"}, ORDO_E_INVALID, "predivide=2|reduce_dtype=f16");
 }
 
 /* Lightning #17515: an optimizer that does not reference what the wrap made. */
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(patterns_must_match),
       cmocka_unit_test(hybrid_needs_replicas),
       cmocka_unit_test(offload_needs_a_directory),
-      cmocka_unit_test(ordered_sums_are_not_predivided),
+      cmocka_unit_test(only_f16_sums_are_predivided),
       cmocka_unit_test(a_leaf_outside_the_optimizer_is_named),
       cmocka_unit_test(no_forward_before_the_set_up_ends),
       cmocka_unit_test(a_leaf_of_before_is_stale),

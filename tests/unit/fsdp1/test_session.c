@@ -29,7 +29,6 @@ static const char *const MODES[] = {
     "fsdp1:units=class:unit_classes=Block",
     "fsdp1:poison=false",
     "fsdp1:sync_module_states=true",
-    "fsdp1:predivide=2",
     "fsdp1_shard_grad_op",
 };
 
@@ -258,7 +257,6 @@ static void collectives_are_counted(void **state)
               {"fsdp1:sharding_strategy=SHARD_GRAD_OP", 4, 4, 0, 1},
               {"fsdp1:sharding_strategy=NO_SHARD", 0, 0, 4, 1},
               {"fsdp1:units=none", 1, 1, 0, 1},
-              {"fsdp1:check_order=false", 7, 4, 0, 1},
               {"fsdp1:no_sync=false", 14, 8, 0, 2},
               {"fsdp1", 14, 4, 0, 2},
               {"fsdp1:sharding_strategy=SHARD_GRAD_OP", 4, 4, 0, 2}};
@@ -285,7 +283,7 @@ static void trains_with_bf16_parameters(void **state)
 {
   (void)state;
   static const char *const modes[] = {"fsdp1_bf16", "fsdp1_bf16:reduce_dtype=f32", "fsdp1_bf16:reduce_dtype=f32:sharding_strategy=SHARD_GRAD_OP",
-                                      "fsdp1_bf16:predivide=1:no_sync=false"};
+                                      "fsdp1_bf16:no_sync=false"};
   for (size_t m = 0; m < 4; m++) {
     rig r;
     rig_ok(rig_begin(&r, &(rig_options){.strategy = modes[m], .rounded = 1}), modes[m]);
