@@ -11,7 +11,7 @@
  *
  * Invariants
  *  - Collectives are started in an order that depends on the order of units alone, so ranks cannot mismatch unless they run different units;
- *    then the order check names both.
+ *    each carries the number of its group, which the communicator compares: E-COMM-MISMATCH names both groups and ranks.
  *  - At most `limit` groups besides the root are gathered at a time, unless reshard_after_forward is off.
  *  - A group's gathered parameters have the same addresses in forward and backward, and NaN outside (storage.h).
  *  - One gradient buffer serves all groups in turn; the root has its own. With no_sync each group keeps its own until the last micro-batch.
@@ -38,9 +38,9 @@ typedef struct sharding_options {
   int replicated;            /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
   ordo_dtype param_dtype;    /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */
   ordo_dtype reduce_dtype;   /* what travels in reductions, and the type of no_sync accumulation */
-  double predivide;          /* gradients are divided by this before the sum and by the rest after; 0 or 1: all after */
+  double predivide;          /* fp16 sums: divided down to the mean of the ranks over this before, and by it after; 0: by the rule of sqrt */
   int poison;
-  int check_order;           /* compare the order of groups among the ranks in the first step */
+  double divide_ratio;       /* gradients are divided by divide_factor times this; 0: 1 */
   const char *offload;       /* null, or the directory of the cold tier (cold.h) */
 } sharding_options;
 
@@ -73,11 +73,12 @@ typedef struct sharding_group {
   int trainable;            /* any piece is */
   uint32_t n_pieces;
   sharding_piece *pieces;
-  int64_t shard_numel;      /* elements of this rank's shard, padding included: the count of its all-gather */
-  int64_t full_numel;       /* axis size * shard_numel */
-  int64_t grad_numel;       /* of shard_numel, in trainable pieces */
+  int64_t count;            /* elements of this rank in an all-gather: the sum of the pieces, padding of chunks included */
+  int64_t grad_count;       /* the same of trainable pieces: of a reduce-scatter */
+  int64_t shard_numel;      /* elements that the pieces span in the shard, gaps for alignment included */
+  int64_t full_numel;       /* elements that they span when gathered */
   float *shard;             /* [shard_numel], where leaves point; memory of the communicator or of the cold tier */
-  float *grad_shard;        /* [shard_numel], the reduced gradient; null when evaluating only. Leaves' gradients point into it */
+  float *grad_shard;        /* [shard_numel], the reduced gradient; null without trainable pieces. Leaves' gradients point into it */
   float *full;              /* [full_numel] gathered parameters: fixed address, see storage.h */
   float *full_grad;         /* [full_numel] gradients during backward, null outside */
   int state;                /* SHARDING_ */
@@ -89,8 +90,8 @@ typedef struct sharding_callbacks {
   void *self;
   /* Binds the group's parameters: full null: released; grad null: no gradient now. [step] */
   ordo_status (*bind)(void *self, sharding_group *group, float *full, float *grad);
-  /* The reduced gradient of the group stands in grad_shard, divided by `divided_by`: mark leaves HELD and reduced. `held` 0: the group had
-   * no gradient in this step on any rank. [step] */
+  /* The reduced gradient of a trainable group stands in grad_shard, divided by `divided_by`: mark leaves HELD and reduced. `held` 0: the
+   * group ran no backward in this step. [step] */
   ordo_status (*reduced)(void *self, sharding_group *group, double divided_by, int held);
 } sharding_callbacks;
 
@@ -118,6 +119,10 @@ ordo_status sharding_reduce(sharding *s, const ordo_step_info *info);
 ordo_status sharding_step_end(sharding *s, const ordo_step_info *info);
 ordo_status sharding_eval_begin(sharding *s);
 ordo_status sharding_eval_end(sharding *s);
+
+/* The cold tier or null, and what gathered parameters took at most, in bytes. */
+struct sharding_cold *sharding_cold_of(sharding *s);
+int64_t sharding_peak_bytes(const sharding *s);
 
 /* By hand (explicit prefetch): starts gathering, or gathers and binds; releases. ORDO_OK if it is so already. [step] */
 ordo_status sharding_unshard(sharding *s, sharding_group *group, int wait);
