@@ -129,6 +129,7 @@ static void read_sharding(fsdp1 *self)
   static const char *const prefetch[] = {"none", "pre", "post", NULL};
   sharding_options *options = &self->options.sharding;
   options->reshard_after_forward = self->options.sharding_strategy == FSDP1_FULL_SHARD;
+  options->keep_in_no_sync = self->options.sharding_strategy == FSDP1_SHARD_GRAD_OP;
   options->replicated = self->options.sharding_strategy == FSDP1_NO_SHARD;
   options->backward_prefetch = word_option(self, "backward_prefetch", prefetch);
   options->forward_prefetch = int_option(self, "forward_prefetch", 0) != 0;

@@ -27,12 +27,13 @@ static ordo_status make_groups(fsdp1 *self)
   sharding_group_spec *specs = fsdp1_alloc(job, self->n_flats, sizeof *specs, ORDO_MEM_OTHER);
   sharding_piece *pieces = fsdp1_alloc(job, self->n_flats, sizeof *pieces, ORDO_MEM_OTHER);
   uint32_t *units = fsdp1_alloc(job, job->model->n_units, sizeof *units, ORDO_MEM_OTHER), used = 0, n = 0;
+  const int64_t held = self->options.sharding_strategy == FSDP1_NO_SHARD ? job->axis->size : 1; /* shards on each rank */
   ordo_status status = specs != NULL && pieces != NULL && units != NULL ? ORDO_OK : ORDO_E_NOMEM;
   for (uint32_t f = 0; status == ORDO_OK && f < self->n_flats; f++) {
     const fsdp1_flat_param *flat = &self->flats[f];
     if (flat->n_items == 0)
       continue;
-    pieces[n] = (sharding_piece){.count = flat->layout.shard_numel, .trainable = flat->trainable};
+    pieces[n] = (sharding_piece){.count = flat->layout.shard_numel * held, .trainable = flat->trainable};
     specs[n] = (sharding_group_spec){.name = flat->name, .units = units + used, .is_root = f == 0, .pieces = &pieces[n], .n_pieces = 1};
     specs[n].n_units = units_of(self, f, units + used);
     used += specs[n].n_units;

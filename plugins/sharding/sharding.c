@@ -91,11 +91,17 @@ void sharding_grad_ready(sharding *s, sharding_group *group, uint32_t piece)
     group->run->ready[piece] = 1;
 }
 
+/* Nothing changes parameters before the step ends, so what stays gathered is right in the next micro-batch. */
+static int stays(const sharding *s)
+{
+  return s->options.keep_in_no_sync && !s->synchronise;
+}
+
 static ordo_status end_backward(sharding *s, sharding_group *group)
 {
   ordo_status status = sharding_end_gradient(s, group);
   group->run->in_backward = 0;
-  return status == ORDO_OK ? sharding_release(s, group) : status;
+  return status == ORDO_OK && !stays(s) ? sharding_release(s, group) : status;
 }
 
 ordo_status sharding_post_backward(sharding *s, const ordo_unit *unit)
@@ -116,7 +122,7 @@ ordo_status sharding_micro_end(sharding *s, const ordo_step_info *info)
       status = end_backward(s, &s->groups[i]);
   for (uint32_t i = 0; i < s->n_groups && status == ORDO_OK; i++) {
     s->groups[i].run->part_holds = 0;
-    status = sharding_release(s, &s->groups[i]);
+    status = stays(s) ? ORDO_OK : sharding_release(s, &s->groups[i]);
   }
   return status;
 }

@@ -34,6 +34,7 @@ typedef struct sharding_options {
   int backward_prefetch;     /* SHARDING_PREFETCH_ */
   int forward_prefetch;
   uint32_t limit;            /* groups gathered at a time, 2 */
+  int keep_in_no_sync;       /* micro-batches that only accumulate leave parameters gathered for the next one (SHARD_GRAD_OP) */
   int sync_each;             /* reduce in every micro-batch into the shard instead of accumulating whole gradients (no_sync) */
   int replicated;            /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
   ordo_dtype param_dtype;    /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SCALE = 16384 };
+enum { SCALE = 65536 };          /* a unit of 17.5 MiB */
+enum { LARGE_PAGE = 2 << 20 }; /* storage of large units is rounded up to pages of this size, so that they can be large pages */
 
 static int64_t resident_bytes(void)
 {
@@ -47,7 +48,7 @@ static void resident_pages_are_bounded(void **state)
 {
   (void)state;
   static const char *const modes[] = {"fsdp1", "fsdp1:backward_prefetch=none", "fsdp1:forward_prefetch=true", "fsdp1:backward_prefetch=post"};
-  const int64_t unit = bytes_of(1, 2), root = bytes_of(0, 0) + bytes_of(7, 7), all = root + 3 * unit, slack = 1 << 20;
+  const int64_t unit = bytes_of(1, 2), root = bytes_of(0, 0) + bytes_of(7, 7), slack = (1 << 20) + 3 * LARGE_PAGE;
   for (size_t m = 0; rig_ranks == 1 && m < sizeof modes / sizeof modes[0]; m++) {
     rig r;
     peak p = {0, 0};
@@ -64,10 +65,9 @@ static void resident_pages_are_bounded(void **state)
                   (long long)unit / 1024, (long long)root / 1024, (long long)p.most / 1024, (long long)between / 1024);
     assert_true(p.most <= root + 2 * unit + slack);
     assert_true(p.most >= root); /* else nothing was measured */
-    assert_true(between <= 2 * unit + slack);
+    assert_true(between <= slack);
     rig_compare(&r);
     rig_end(&r);
-    (void)all;
   }
 }
 
@@ -93,18 +93,19 @@ static void the_account_keeps_its_bound(void **state)
 {
   (void)state;
   const int64_t unit = bytes_of(1, 2), root = bytes_of(0, 0) + bytes_of(7, 7), total = 2 * (root + 3 * unit);
-  const int64_t padding = 4 * 4 * (16 * 4 + 4096 + 4 * rig_ranks); /* four units: alignment of shards, pages, elements */
+  const int64_t padding = 3 * LARGE_PAGE + 4 * 2 * 4 * (16 + 4 * rig_ranks); /* gathered units; shards and their gradients */
+  const int64_t lists = 65536; /* what the host and the plugin keep about the model */
   rig r;
-  int64_t peaks[3];
+  int64_t weights, gradients, sum;
   rig_ok(rig_begin(&r, &(rig_options){.strategy = "fsdp1"}), "fsdp1");
   for (int s = 0; s < 2; s++)
     rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
-  ordo_session_memory(r.session, ORDO_MEM_WEIGHTS, NULL, &peaks[0]);
-  ordo_session_memory(r.session, ORDO_MEM_GRADIENTS, NULL, &peaks[1]);
-  ordo_session_memory(r.session, ORDO_MEM_COMM, NULL, &peaks[2]);
-  int64_t sum = peaks[0] + peaks[1] + peaks[2], bound = total / rig_ranks + 2 * root + 3 * unit + padding;
-  print_message("%d ranks: weights %lld, gradients %lld, communication %lld bytes at the peak; bound %lld\n", rig_ranks, (long long)peaks[0],
-                (long long)peaks[1], (long long)peaks[2], (long long)bound);
+  ordo_session_memory(r.session, ORDO_MEM_WEIGHTS, NULL, &weights);
+  ordo_session_memory(r.session, ORDO_MEM_GRADIENTS, NULL, &gradients);
+  ordo_session_memory(r.session, ORDO_N_MEM_TAGS, NULL, &sum);
+  int64_t bound = total / rig_ranks + 2 * root + 3 * unit + padding + lists;
+  print_message("%d ranks: weights %lld, gradients %lld, all together %lld bytes at the peak; bound %lld\n", rig_ranks, (long long)weights,
+                (long long)gradients, (long long)sum, (long long)bound);
   assert_true(sum <= bound);
   assert_true(sum >= total / rig_ranks);
   rig_end(&r);

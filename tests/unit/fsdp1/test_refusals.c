@@ -15,7 +15,7 @@ static void refused(const rig_options *options, ordo_status status, const char *
 static void flat_leaves_need_one_decay_hint(void **state)
 {
   (void)state;
-  refused(&(rig_options){.strategy = "fsdp1:use_orig_params=false"}, ORDO_E_INVALID, "'p0'|'p7'|weight decay|use_orig_params=true");
+  refused(&(rig_options){.strategy = "fsdp1:use_orig_params=false"}, ORDO_E_INVALID, "'p1'|'p2'|weight decay|use_orig_params=true");
 }
 
 static void flat_leaves_need_one_requires_grad(void **state)
