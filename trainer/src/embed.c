@@ -72,8 +72,7 @@ static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *pa
 static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_optimizer *optimizer)
 {
   ordo_embed *embed = ctx;
-  ordo_status status =
-      ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
+  ordo_status status = ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
   if (status == ORDO_OK)
     ordo_leaf_optimizer_observe(optimizer, optimizer_steps, embed);
   return status;

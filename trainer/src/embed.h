@@ -36,9 +36,9 @@ typedef struct ordo_embed_options {
   uint64_t seed;
   uint32_t ordered;
   uint32_t drift_interval;
-  int train;     /* 0: forward only */
+  int train;         /* 0: forward only */
   int checkpointing; /* 1: blocks keep their inputs only and are computed again in backward */
-  int64_t batch; /* sequences of a step over all ranks; 0: no passes over batches (generation) */
+  int64_t batch;     /* sequences of a step over all ranks; 0: no passes over batches (generation) */
   int64_t micro_batch;
   int64_t seq_len;
   /* A statistic of a plugin. May be null. */
@@ -52,9 +52,9 @@ typedef struct ordo_embed_options {
 /* What a step was, the same on all ranks except seconds and bytes. */
 typedef struct ordo_step_outcome {
   ordo_step_result result;
-  double loss; /* mean over the counted tokens of all ranks, before the update */
-  double lr;   /* that the update used */
-  int stop;    /* some rank asked to stop */
+  double loss;        /* mean over the counted tokens of all ranks, before the update */
+  double lr;          /* that the update used */
+  int stop;           /* some rank asked to stop */
   int64_t comm_bytes; /* payload of this rank's collectives in the step, as ordo_comm_stats counts it */
 } ordo_step_outcome;
 

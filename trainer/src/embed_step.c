@@ -105,8 +105,8 @@ static ordo_status run_step(ordo_embed *embed, double counted, double *loss_sum,
   return status;
 }
 
-ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop,
-                            ordo_before_update before_update, void *ctx, ordo_step_outcome *outcome)
+ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop, ordo_before_update before_update, void *ctx,
+                            ordo_step_outcome *outcome)
 {
   const ordo_data_part *part = &embed->part;
   int64_t T = embed->options.seq_len, counted = 0;
