@@ -129,10 +129,10 @@ static void after_collective(void *ctx, uint64_t id)
   (void)ctx, (void)id;
 }
 
-static void before_update(void *ctx, ordo_activity activity, const char *unit, int begins)
+static void before_update(void *ctx, ordo_activity activity, const char *unit, ordo_edge edge)
 {
   (void)unit;
-  if (activity == ORDO_ACTIVITY_OPTIMIZER && begins)
+  if (activity == ORDO_ACTIVITY_OPTIMIZER && edge == ORDO_EDGE_BEGIN)
     hold_back(ctx);
 }
 

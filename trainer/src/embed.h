@@ -22,6 +22,13 @@ typedef enum ordo_activity {
   ORDO_ACTIVITY_OPTIMIZER, /* the update of the leaves, inside STEP_END */
   ORDO_N_ACTIVITIES
 } ordo_activity;
+/* Where in an activity. OPEN and CLOSE belong to units: between them lies the computation, with the unit's weights there. */
+typedef enum ordo_edge {
+  ORDO_EDGE_BEGIN, /* before the strategy's pre_ event */
+  ORDO_EDGE_OPEN,  /* after it */
+  ORDO_EDGE_CLOSE, /* before the strategy's post_ event */
+  ORDO_EDGE_END    /* after it */
+} ordo_edge;
 /* "step", "forward", "backward", "step_end", "optimizer". */
 const char *ordo_activity_name(ordo_activity activity);
 
@@ -44,8 +51,8 @@ typedef struct ordo_embed_options {
   /* A statistic of a plugin. May be null. */
   void (*metric)(void *ctx, const char *plugin, const char *name, double value);
   void *metric_ctx;
-  /* An activity begins (1) or has ended (0); `unit` is empty where there is none. May be null. */
-  void (*activity)(void *ctx, ordo_activity activity, const char *unit, int begins);
+  /* An activity reaches an edge; `unit` is empty where there is none. May be null. */
+  void (*activity)(void *ctx, ordo_activity activity, const char *unit, ordo_edge edge);
   void *activity_ctx;
 } ordo_embed_options;
 
