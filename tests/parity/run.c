@@ -161,7 +161,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   const ordo_comm_observer observer = {&held, before_collective, after_collective};
   weights.base.read = shifted_read;
   weights.base.check = NULL; /* the source was checked by its own tests; its functions expect their own object */
-  options.optimizer = (ordo_leaf_optimizer_options){c->is_sgd, c->lr, 0.9, 0.95, 1e-8, 0.1, 0.9};
+  options.optimizer = (ordo_leaf_optimizer_options){c->is_sgd, c->lr, 0.9, 0.95, 1e-8, c->no_decay ? 0.0 : 0.1, 0.9};
   options.schedule = (struct schedule){SCHEDULE_CONSTANT, c->lr, 1.0, 0, PARITY_STEPS};
   options.max_grad_norm = c->clip;
   options.ordered = (uint32_t)c->ordered;
@@ -198,7 +198,7 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
   if (status != ORDO_OK)
     return ordo_problems_to_context(&problems, context, status);
   status = ordo_plan_create(context, &request, &plan);
-  if (status == ORDO_OK && skipped && c->different_weights && !has_step(plan, ORDO_STEP_WEIGHTS_SYNC))
+  if (status == ORDO_OK && skipped && c->different_weights && !has_step(plan, ORDO_STEP_WEIGHTS_SYNC) && !strstr(strategy, "sync_module_states"))
     *skipped = "the plan has no weights.sync: every rank loads its shards itself";
   else if (status == ORDO_OK)
     status = run_plan(context, comm, plan, c, source, &data, trace);

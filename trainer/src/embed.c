@@ -25,6 +25,12 @@ static void optimizer_steps(void *ctx, int begins)
   ordo_embed_activity(ctx, ORDO_ACTIVITY_OPTIMIZER, "", begins ? ORDO_EDGE_BEGIN : ORDO_EDGE_END);
 }
 
+/* Without decay all parameters are of one kind, and a strategy may keep a unit of them in one leaf. */
+static int decays(const ordo_embed *embed)
+{
+  return !embed->options.optimizer.is_sgd && embed->options.optimizer.weight_decay > 0.0;
+}
+
 static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
 {
   ordo_embed *embed = ctx;
@@ -36,7 +42,7 @@ static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model,
     for (uint32_t p = unit->first_param; status == ORDO_OK && p < unit->first_param + unit->n_params; p++) {
       const struct llama_param *param = llama_param_at(embed->llama, p);
       ordo_param_desc desc = {.struct_size = sizeof desc, .name = param->name, .dtype = ORDO_F32};
-      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay ? ORDO_PARAM_DECAY : 0u);
+      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay && decays(embed) ? ORDO_PARAM_DECAY : 0u);
       desc.tp_hint = param->tp_hint;
       desc.tp_block = (int32_t)param->tp_block;
       desc.tie_group = param->tie_group;
