@@ -121,7 +121,7 @@ static void read_units(fsdp1 *self)
   static const char *const words[] = {"block", "class", "size", "list", "none", NULL};
   self->options.units.kind = word_option(self, "units", words);
   self->options.units.size = int_option(self, "unit_size", 100000000);
-  self->options.units.patterns = text_option(self, self->options.units.kind == FSDP1_UNITS_CLASS ? "unit_classes" : "unit_list");
+  self->options.units.patterns = text_option(self, self->options.units.kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list");
 }
 
 static void read_sharding(fsdp1 *self)
@@ -154,9 +154,9 @@ static void read_options(fsdp1 *self)
 static ordo_status validate_units(const fsdp1 *self)
 {
   const int kind = self->options.units.kind;
-  if (kind == FSDP1_UNITS_CLASS && self->options.units.patterns[0] == '\0')
+  if (kind == SHARDING_UNITS_CLASS && self->options.units.patterns[0] == '\0')
     return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:units=class:unit_classes=LlamaBlock", "units=class without unit_classes");
-  if (kind == FSDP1_UNITS_LIST && self->options.units.patterns[0] == '\0')
+  if (kind == SHARDING_UNITS_LIST && self->options.units.patterns[0] == '\0')
     return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:units=list:unit_list=model.layers.*", "units=list without unit_list");
   return ORDO_OK;
 }

@@ -1,7 +1,6 @@
 /* fsdp1.h - what the files of this plugin share: the options, the instance, its flat parameters.
  *
  *   fsdp1.c   manifest, options, tables, life cycle
- *   units.c   wrap policies: which units share a flat parameter
  *   flat.c    arithmetic of a flat parameter
  *   layout.c  flat parameters of a model: what lies where, and every reason to refuse it
  *   wrap.c    strategy.wrap: leaves of views or of whole flat parameters
@@ -14,14 +13,14 @@
 
 #include "../sharding/sharding.h"
 #include "flat.h"
-#include "units.h"
+#include "../sharding/units.h"
 
 enum { FSDP1_FULL_SHARD, FSDP1_SHARD_GRAD_OP, FSDP1_NO_SHARD };
 
 typedef struct fsdp1_options {
   int sharding_strategy;
   int hybrid; /* HYBRID_SHARD was asked for: another data axis must carry replicas */
-  fsdp1_policy units;
+  sharding_policy units;
   int64_t use_orig_params;
   int64_t sync_module_states;
   const char *ignored; /* patterns joined with ',', or empty */

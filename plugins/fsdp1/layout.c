@@ -18,7 +18,7 @@ static const char *dtype_name(ordo_dtype dtype)
 static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
 {
   for (uint32_t p = 0; p < leaf->n_params; p++)
-    if (fsdp1_pattern_find(self->options.ignored, 0, leaf->params[p]->name) != 0)
+    if (sharding_pattern_find(self->options.ignored, 0, leaf->params[p]->name) != 0)
       return 1;
   return 0;
 }
@@ -26,11 +26,11 @@ static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
 static ordo_status check_ignored(const fsdp1 *self)
 {
   const ordo_model *model = self->job->model;
-  const uint32_t n = fsdp1_pattern_count(self->options.ignored);
+  const uint32_t n = sharding_pattern_count(self->options.ignored);
   for (uint32_t i = 1; i <= n; i++) {
     uint32_t hits = 0;
     for (uint32_t p = 0; p < model->n_params; p++)
-      hits += fsdp1_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
+      hits += sharding_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
     if (hits == 0)
       return fsdp1_fail(self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
                         "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
@@ -42,19 +42,19 @@ static ordo_status check_ignored(const fsdp1 *self)
 static ordo_status assign_units(fsdp1 *self)
 {
   const ordo_model *model = self->job->model;
-  const fsdp1_policy *policy = &self->options.units;
-  fsdp1_policy_error error;
+  const sharding_policy *policy = &self->options.units;
+  sharding_policy_error error;
   self->flat_of_unit = fsdp1_alloc(self->job, model->n_units, sizeof *self->flat_of_unit, ORDO_MEM_OTHER);
   if (self->flat_of_unit == NULL)
     return ORDO_E_NOMEM;
-  self->n_flats = fsdp1_units_assign(policy, model, self->flat_of_unit, &error);
+  self->n_flats = sharding_units_assign(policy, model, self->flat_of_unit, &error);
   if (error.twice != NULL)
     return fsdp1_fail(self->job, ORDO_E_INVALID, "make every unit match one pattern, or none to leave it in the root",
                       "option 'unit_list' = '%s': unit '%s' matches two patterns", policy->patterns, error.twice->name);
   if (error.pattern != 0)
     return fsdp1_fail(self->job, ORDO_E_INVALID, "`ordo plan` shows no units; look for their names and classes in the model's description",
                       "option '%s' = '%s': pattern number %u matches no unit of model '%s'",
-                      policy->kind == FSDP1_UNITS_CLASS ? "unit_classes" : "unit_list", policy->patterns, error.pattern, model->name);
+                      policy->kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list", policy->patterns, error.pattern, model->name);
   return ORDO_OK;
 }
 

@@ -48,18 +48,19 @@ static int open_unnamed(const char *directory)
   return file;
 }
 
-ordo_status sharding_cold_create(const ordo_job *job, const char *offload, sharding_cold **result)
+ordo_status sharding_cold_create(const ordo_job *job, const char *directory, sharding_cold **result)
 {
   *result = NULL;
-  if (offload == NULL || offload[0] == '\0' || strcmp(offload, "none") == 0 || strcmp(offload, "cpu") == 0)
+  if (directory == NULL)
     return ORDO_OK;
-  if (strncmp(offload, "disk:", 5) != 0 || offload[5] == '\0' || strlen(offload + 5) >= sizeof((sharding_cold *)0)->directory)
-    return sharding_fail(job, ORDO_E_INVALID, "none, cpu, or disk:DIRECTORY", "option offload is '%s'", offload);
+  if (directory[0] == '\0' || strlen(directory) >= sizeof((sharding_cold *)0)->directory)
+    return sharding_fail(job, ORDO_E_INVALID, "write offload=disk:DIR with a directory on a real disk", "the directory of the cold tier is '%.80s'",
+                         directory);
   sharding_cold *cold = job->alloc(job->ctx, sizeof *cold, ORDO_MEM_OTHER);
   if (cold == NULL)
     return sharding_fail(job, ORDO_E_NOMEM, "free memory", "no memory for the cold tier");
   cold->job = job;
-  snprintf(cold->directory, sizeof cold->directory, "%s", offload + 5);
+  snprintf(cold->directory, sizeof cold->directory, "%s", directory);
   pthread_mutex_init(&cold->lock, NULL);
   cold->file = open_unnamed(cold->directory);
   if (cold->file < 0) {

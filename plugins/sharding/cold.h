@@ -11,9 +11,8 @@
 
 typedef struct sharding_cold sharding_cold;
 
-/* `offload`: "none" or null, "cpu" (CPU ranks are there already: the same as none), or "disk:DIR". *cold is null unless it is disk.
- * Errors: INVALID (another word), IO (DIR cannot be written, by name). [main] */
-ordo_status sharding_cold_create(const ordo_job *job, const char *offload, sharding_cold **cold);
+/* *cold is null if `directory` is. Errors: INVALID (too long), IO (it cannot be written, by name). [main] */
+ordo_status sharding_cold_create(const ordo_job *job, const char *directory, sharding_cold **cold);
 /* Everything must have been freed. Null is fine. */
 void sharding_cold_destroy(sharding_cold *cold);
 /* Zeroed memory of whole pages; null after an error was recorded. [any] */

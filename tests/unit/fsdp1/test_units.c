@@ -1,5 +1,5 @@
 /* test_units.c - wrap policies on a model of embedding, three blocks and a head. */
-#include "units.h"
+#include "sharding/units.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,13 +37,13 @@ static void make(small_model *m, const char *block_class)
   m->model = (ordo_model){.struct_size = sizeof m->model, .name = "model", .n_units = UNITS, .units = m->list};
 }
 
-static void expect(const fsdp1_policy *policy, uint32_t n, const uint32_t *groups)
+static void expect(const sharding_policy *policy, uint32_t n, const uint32_t *groups)
 {
   small_model m;
   uint32_t group[UNITS];
-  fsdp1_policy_error error;
+  sharding_policy_error error;
   make(&m, "Thing");
-  assert_int_equal(fsdp1_units_assign(policy, &m.model, group, &error), n);
+  assert_int_equal(sharding_units_assign(policy, &m.model, group, &error), n);
   for (int u = 0; u < UNITS; u++)
     assert_int_equal(group[u], groups[u]);
 }
@@ -51,7 +51,7 @@ static void expect(const fsdp1_policy *policy, uint32_t n, const uint32_t *group
 static void repeated_classes_are_blocks(void **state)
 {
   (void)state;
-  expect(&(fsdp1_policy){FSDP1_UNITS_BLOCK, 0, ""}, 4, (const uint32_t[]){0, 1, 2, 3, 0});
+  expect(&(sharding_policy){SHARDING_UNITS_BLOCK, 0, ""}, 4, (const uint32_t[]){0, 1, 2, 3, 0});
 }
 
 static void one_block_is_found_by_its_class(void **state)
@@ -59,10 +59,10 @@ static void one_block_is_found_by_its_class(void **state)
   (void)state;
   small_model m;
   uint32_t group[UNITS];
-  fsdp1_policy_error error;
+  sharding_policy_error error;
   make(&m, "LlamaBlock");
   m.model.n_units = 2;
-  assert_int_equal(fsdp1_units_assign(&(fsdp1_policy){FSDP1_UNITS_BLOCK, 0, ""}, &m.model, group, &error), 2);
+  assert_int_equal(sharding_units_assign(&(sharding_policy){SHARDING_UNITS_BLOCK, 0, ""}, &m.model, group, &error), 2);
   assert_int_equal(group[0], 0);
   assert_int_equal(group[1], 1);
 }
@@ -70,27 +70,27 @@ static void one_block_is_found_by_its_class(void **state)
 static void classes_by_list(void **state)
 {
   (void)state;
-  expect(&(fsdp1_policy){FSDP1_UNITS_CLASS, 0, "Thing,Head"}, 5, (const uint32_t[]){0, 1, 2, 3, 4});
+  expect(&(sharding_policy){SHARDING_UNITS_CLASS, 0, "Thing,Head"}, 5, (const uint32_t[]){0, 1, 2, 3, 4});
 }
 
 static void sizes_take_neighbours_together(void **state)
 {
   (void)state;
-  expect(&(fsdp1_policy){FSDP1_UNITS_SIZE, 80, ""}, 4, (const uint32_t[]){1, 2, 2, 3, 3});
-  expect(&(fsdp1_policy){FSDP1_UNITS_SIZE, 181, ""}, 2, (const uint32_t[]){1, 1, 1, 1, 0});
-  expect(&(fsdp1_policy){FSDP1_UNITS_SIZE, 100000000, ""}, 1, (const uint32_t[]){0, 0, 0, 0, 0});
+  expect(&(sharding_policy){SHARDING_UNITS_SIZE, 80, ""}, 4, (const uint32_t[]){1, 2, 2, 3, 3});
+  expect(&(sharding_policy){SHARDING_UNITS_SIZE, 181, ""}, 2, (const uint32_t[]){1, 1, 1, 1, 0});
+  expect(&(sharding_policy){SHARDING_UNITS_SIZE, 100000000, ""}, 1, (const uint32_t[]){0, 0, 0, 0, 0});
 }
 
 static void lists_of_patterns(void **state)
 {
   (void)state;
-  expect(&(fsdp1_policy){FSDP1_UNITS_LIST, 0, "layers.[01],layers.2"}, 3, (const uint32_t[]){0, 1, 1, 2, 0});
+  expect(&(sharding_policy){SHARDING_UNITS_LIST, 0, "layers.[01],layers.2"}, 3, (const uint32_t[]){0, 1, 1, 2, 0});
 }
 
 static void none_is_one_unit(void **state)
 {
   (void)state;
-  expect(&(fsdp1_policy){FSDP1_UNITS_NONE, 0, ""}, 1, (const uint32_t[]){0, 0, 0, 0, 0});
+  expect(&(sharding_policy){SHARDING_UNITS_NONE, 0, ""}, 1, (const uint32_t[]){0, 0, 0, 0, 0});
 }
 
 static void a_pattern_without_match_is_named(void **state)
@@ -98,11 +98,11 @@ static void a_pattern_without_match_is_named(void **state)
   (void)state;
   small_model m;
   uint32_t group[UNITS];
-  fsdp1_policy_error error;
+  sharding_policy_error error;
   make(&m, "Thing");
-  assert_int_equal(fsdp1_units_assign(&(fsdp1_policy){FSDP1_UNITS_LIST, 0, "layers.*,layer.7"}, &m.model, group, &error), 0);
+  assert_int_equal(sharding_units_assign(&(sharding_policy){SHARDING_UNITS_LIST, 0, "layers.*,layer.7"}, &m.model, group, &error), 0);
   assert_int_equal(error.pattern, 2);
-  assert_int_equal(fsdp1_units_assign(&(fsdp1_policy){FSDP1_UNITS_CLASS, 0, "Thingy"}, &m.model, group, &error), 0);
+  assert_int_equal(sharding_units_assign(&(sharding_policy){SHARDING_UNITS_CLASS, 0, "Thingy"}, &m.model, group, &error), 0);
   assert_int_equal(error.pattern, 1);
 }
 
@@ -111,19 +111,19 @@ static void two_patterns_for_a_unit_are_refused(void **state)
   (void)state;
   small_model m;
   uint32_t group[UNITS];
-  fsdp1_policy_error error;
+  sharding_policy_error error;
   make(&m, "Thing");
-  assert_int_equal(fsdp1_units_assign(&(fsdp1_policy){FSDP1_UNITS_LIST, 0, "layers.0,layers.*"}, &m.model, group, &error), 0);
+  assert_int_equal(sharding_units_assign(&(sharding_policy){SHARDING_UNITS_LIST, 0, "layers.0,layers.*"}, &m.model, group, &error), 0);
   assert_string_equal(error.twice->name, "layers.0");
 }
 
 static void patterns_are_counted_and_found(void **state)
 {
   (void)state;
-  assert_int_equal(fsdp1_pattern_count(""), 0);
-  assert_int_equal(fsdp1_pattern_count("a,b*,c"), 3);
-  assert_int_equal(fsdp1_pattern_find("a,b*,c", 0, "bcd"), 2);
-  assert_int_equal(fsdp1_pattern_find("a,b*,c", 2, "bcd"), 0);
+  assert_int_equal(sharding_pattern_count(""), 0);
+  assert_int_equal(sharding_pattern_count("a,b*,c"), 3);
+  assert_int_equal(sharding_pattern_find("a,b*,c", 0, "bcd"), 2);
+  assert_int_equal(sharding_pattern_find("a,b*,c", 2, "bcd"), 0);
 }
 
 int main(void)

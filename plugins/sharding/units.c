@@ -27,7 +27,7 @@ static int pattern_at(const char *patterns, uint32_t index, char *pattern)
   return 1;
 }
 
-uint32_t fsdp1_pattern_count(const char *patterns)
+uint32_t sharding_pattern_count(const char *patterns)
 {
   char pattern[MAX_PATTERN];
   uint32_t n = 0;
@@ -36,7 +36,7 @@ uint32_t fsdp1_pattern_count(const char *patterns)
   return n;
 }
 
-uint32_t fsdp1_pattern_find(const char *patterns, uint32_t skip, const char *name)
+uint32_t sharding_pattern_find(const char *patterns, uint32_t skip, const char *name)
 {
   char pattern[MAX_PATTERN];
   for (uint32_t i = skip + 1; pattern_at(patterns, i, pattern); i++)
@@ -84,12 +84,12 @@ static uint32_t assign_by_size(int64_t size, const ordo_model *model, uint32_t *
   return n;
 }
 
-static uint32_t assign_by_list(const char *patterns, const ordo_model *model, uint32_t *group, fsdp1_policy_error *error)
+static uint32_t assign_by_list(const char *patterns, const ordo_model *model, uint32_t *group, sharding_policy_error *error)
 {
-  const uint32_t n = fsdp1_pattern_count(patterns);
+  const uint32_t n = sharding_pattern_count(patterns);
   for (uint32_t u = 0; u < model->n_units; u++) {
-    group[u] = fsdp1_pattern_find(patterns, 0, model->units[u]->name);
-    if (group[u] != 0 && fsdp1_pattern_find(patterns, group[u], model->units[u]->name) != 0)
+    group[u] = sharding_pattern_find(patterns, 0, model->units[u]->name);
+    if (group[u] != 0 && sharding_pattern_find(patterns, group[u], model->units[u]->name) != 0)
       error->twice = model->units[u];
   }
   for (uint32_t i = 1; i <= n && error->pattern == 0; i++) {
@@ -101,13 +101,13 @@ static uint32_t assign_by_list(const char *patterns, const ordo_model *model, ui
   return error->pattern != 0 || error->twice != NULL ? 0 : n + 1;
 }
 
-static uint32_t assign_by_class(const fsdp1_policy *policy, const ordo_model *model, uint32_t *group, fsdp1_policy_error *error)
+static uint32_t assign_by_class(const sharding_policy *policy, const ordo_model *model, uint32_t *group, sharding_policy_error *error)
 {
-  const uint32_t n_patterns = policy->kind == FSDP1_UNITS_CLASS ? fsdp1_pattern_count(policy->patterns) : 0;
+  const uint32_t n_patterns = policy->kind == SHARDING_UNITS_CLASS ? sharding_pattern_count(policy->patterns) : 0;
   uint32_t n = 1;
   for (uint32_t u = 0; u < model->n_units; u++) {
     const ordo_unit *unit = model->units[u];
-    int own = policy->kind == FSDP1_UNITS_CLASS ? fsdp1_pattern_find(policy->patterns, 0, unit->class_name) != 0 : is_block(model, unit);
+    int own = policy->kind == SHARDING_UNITS_CLASS ? sharding_pattern_find(policy->patterns, 0, unit->class_name) != 0 : is_block(model, unit);
     if (own)
       group[u] = n++;
   }
@@ -122,16 +122,16 @@ static uint32_t assign_by_class(const fsdp1_policy *policy, const ordo_model *mo
   return error->pattern != 0 ? 0 : n;
 }
 
-uint32_t fsdp1_units_assign(const fsdp1_policy *policy, const ordo_model *model, uint32_t *group, fsdp1_policy_error *error)
+uint32_t sharding_units_assign(const sharding_policy *policy, const ordo_model *model, uint32_t *group, sharding_policy_error *error)
 {
   memset(error, 0, sizeof *error);
   memset(group, 0, model->n_units * sizeof *group);
   switch (policy->kind) {
-  case FSDP1_UNITS_NONE:
+  case SHARDING_UNITS_NONE:
     return 1;
-  case FSDP1_UNITS_SIZE:
+  case SHARDING_UNITS_SIZE:
     return assign_by_size(policy->size, model, group);
-  case FSDP1_UNITS_LIST:
+  case SHARDING_UNITS_LIST:
     return assign_by_list(policy->patterns, model, group, error);
   default:
     return assign_by_class(policy, model, group, error);
