@@ -25,6 +25,7 @@ static const parity_case cases[] = {
     {.name = "sgd rank without tokens", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .mask = PARITY_EMPTY_RANK},
     {.name = "adamw rank without tokens", .lr = 1e-3, .clip = 1.0, .mask = PARITY_EMPTY_RANK, .accumulate = 1},
     {.name = "sgd different weights", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .different_weights = 1},
+    {.name = "evaluation only", .eval_only = 1},
     {.name = "adamw separate head", .lr = 1e-3, .clip = 1.0, .untied = 1},
     {.name = "adamw masked accumulation", .lr = 1e-3, .clip = 1.0, .mask = PARITY_UNEVEN, .accumulate = 1},
     {.name = "adamw checkpointing", .lr = 1e-3, .clip = 1.0, .accumulate = 1, .checkpointing = 1},

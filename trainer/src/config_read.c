@@ -4,6 +4,7 @@
  * looked over first: that also gives each key its line number.
  */
 #include "config_private.h"
+#include "files.h"
 
 #include <string.h>
 
@@ -17,26 +18,21 @@ static ordo_status bad_file(const char *path, const char *why, ordo_problems *pr
 
 static ordo_status load(const char *path, char **text, ordo_problems *problems)
 {
-  g_autoptr(GError) error = NULL;
+  g_autofree char *why = NULL;
   gsize length = 0;
   const char *bad = NULL;
   if (!g_file_test(path, G_FILE_TEST_EXISTS))
     return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-CONFIG-FILE", path, "there is no such file",
                               "give the path of an existing .ini file", "cannot read the configuration");
-  if (g_file_test(path, G_FILE_TEST_IS_DIR))
-    return bad_file(path, "it is a directory", problems);
-  if (!g_file_get_contents(path, text, &length, &error))
-    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, error->message, "check its permissions",
-                              "cannot read the configuration");
-  if (length > LARGEST_FILE)
-    return bad_file(path, "it is larger than 16 MiB", problems);
+  if (!(*text = ordo_file_whole(path, LARGEST_FILE, &length, &why)))
+    return bad_file(path, why, problems);
   if (memchr(*text, 0, length))
     return bad_file(path, "it is binary: it contains zero bytes", problems);
   if (!g_utf8_validate(*text, (gssize)length, &bad)) {
     unsigned line = 1;
     for (const char *c = *text; c < bad; c++)
       line += *c == '\n';
-    g_autofree char *why = g_strdup_printf("line %u is not valid UTF-8 (byte 0x%02x)", line, (unsigned)(guchar)*bad);
+    why = g_strdup_printf("line %u is not valid UTF-8 (byte 0x%02x)", line, (unsigned)(guchar)*bad);
     return bad_file(path, why, problems);
   }
   if (g_str_has_prefix(*text, "\xef\xbb\xbf"))

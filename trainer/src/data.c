@@ -1,6 +1,7 @@
 /* data.c - see data.h. */
 #include "data.h"
 
+#include "files.h"
 #include "random.h"
 
 #include <string.h>
@@ -42,9 +43,8 @@ ordo_status ordo_data_set_targets(ordo_data *data, const char *path, int64_t voc
 {
   g_autoptr(GError) error = NULL;
   g_autofree char *why = NULL;
-  if (!g_file_test(path, G_FILE_TEST_IS_REGULAR))
-    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-DATA-TARGETS", path, "there is no such file", "check data.targets",
-                              "cannot read the targets");
+  if ((why = ordo_file_unusable(path)))
+    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-DATA-TARGETS", path, why, "check data.targets", "cannot read the targets");
   data->targets = g_mapped_file_new(path, FALSE, &error);
   if (!data->targets)
     return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, error->message, "check its permissions", "cannot read the targets");

@@ -5,7 +5,64 @@
 #include <fcntl.h>
 #include <glib/gstdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+static char *not_regular(mode_t mode)
+{
+  return S_ISREG(mode) ? NULL : g_strdup(S_ISDIR(mode) ? "it is a directory" : "it is not a regular file");
+}
+
+char *ordo_file_unusable(const char *path)
+{
+  struct stat info;
+  if (stat(path, &info) == 0)
+    return not_regular(info.st_mode);
+  return g_strdup(errno == ENOENT ? "there is no such file" : g_strerror(errno));
+}
+
+static char *read_whole(int fd, size_t size, size_t *length, char **why)
+{
+  char *data = g_try_malloc(size + 1);
+  size_t done = 0;
+  ssize_t n = 1;
+  while (data && done < size && n != 0) {
+    n = read(fd, data + done, size - done);
+    if (n < 0 && errno != EINTR) {
+      *why = g_strdup(g_strerror(errno));
+      g_free(data);
+      return NULL;
+    }
+    done += n > 0 ? (size_t)n : 0;
+  }
+  if (!data) {
+    *why = g_strdup_printf("its %zu bytes do not fit into memory", size);
+    return NULL;
+  }
+  data[done] = '\0';
+  *length = done; /* less than its size if somebody has cut it meanwhile: the parsers notice */
+  return data;
+}
+
+char *ordo_file_whole(const char *path, size_t limit, size_t *length, char **why)
+{
+  struct stat info;
+  char *data = NULL;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  *why = NULL;
+  if (fd < 0) {
+    *why = g_strdup(errno == ENOENT ? "there is no such file" : g_strerror(errno));
+    return NULL;
+  }
+  if (fstat(fd, &info) != 0)
+    *why = g_strdup(g_strerror(errno));
+  else if (!(*why = not_regular(info.st_mode)) && (uint64_t)info.st_size > limit)
+    *why = g_strdup_printf("it has %" G_GINT64_FORMAT " bytes, the limit is %zu", (gint64)info.st_size, limit);
+  if (!*why)
+    data = read_whole(fd, (size_t)info.st_size, length, why);
+  close(fd);
+  return data;
+}
 
 ordo_status ordo_file_write(int fd, const void *bytes, size_t size, const char *path, ordo_problems *problems)
 {
@@ -102,6 +159,13 @@ ordo_status ordo_directory_commit(const char *temporary, const char *path, ordo_
 {
   g_autofree char *old = g_strdup_printf("%s.old-%d", path, (int)getpid());
   gboolean exists = g_file_test(path, G_FILE_TEST_EXISTS);
+  if (exists && !g_file_test(path, G_FILE_TEST_IS_DIR))
+    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", path, "something that is no directory stands there",
+                              "move it away, or choose another output", "cannot make the directory %s", path);
+  if (exists && renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+    ordo_directory_remove(temporary); /* now the old one; there was no moment without one at `path` */
+    return sync_directory_of(path, problems);
+  }
   if (exists && rename(path, old) != 0)
     return ordo_problems_push_errno(problems, "move aside", path, errno);
   if (rename(temporary, path) != 0) {

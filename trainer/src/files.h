@@ -1,9 +1,15 @@
-/* files.h - writing files so that a crash leaves the old one or the whole new one. */
+/* files.h - reading whole files, and writing them so that a crash leaves the old one or the whole new one. */
 #ifndef ORDO_TRAINER_FILES_H
 #define ORDO_TRAINER_FILES_H
 
 #include "problems.h"
 
+/* Why `path` is no regular file ("there is no such file", "it is a directory", ...); null if it is one. Opens nothing: opening a FIFO
+ * waits for somebody to write into it. Free with g_free. */
+char *ordo_file_unusable(const char *path);
+/* A whole regular file, with a zero byte behind it; free with g_free. Null and the reason in *why (free with g_free) if it is larger than
+ * `limit` bytes, no regular file, or cannot be read. */
+char *ordo_file_whole(const char *path, size_t limit, size_t *length, char **why);
 /* All bytes, or an error. */
 ordo_status ordo_file_write(int fd, const void *bytes, size_t size, const char *path, ordo_problems *problems);
 /* Exactly `size` bytes at `offset`; a file that ends before is INVALID. */

@@ -4,12 +4,15 @@
  * old values without a word. rotary_emb.inv_freq of old writers is computed here and ignored; lm_head of a tied model must equal the
  * embedding.
  */
+#include "files.h"
 #include "hf.h"
 #include "json_text.h"
 #include "safetensors.h"
 #include "weights.h"
 
 #include <string.h>
+
+#define LARGEST_JSON (64u << 20) /* an index of 100000 shards has a tenth of it */
 
 typedef struct hf {
   ordo_weights base;
@@ -151,12 +154,11 @@ static ordo_status add_entry(hf *self, const char *directory, const char *index,
 static ordo_status add_shards(hf *self, const char *directory, const char *index, ordo_problems *problems)
 {
   g_autofree char *text = NULL, *why = NULL;
-  g_autoptr(GError) error = NULL;
   g_autoptr(GHashTable) opened = g_hash_table_new(g_str_hash, g_str_equal);
   gsize length = 0;
   ordo_status status = ORDO_OK;
-  if (!g_file_get_contents(index, &text, &length, &error))
-    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", index, error->message, "check its permissions", "cannot read the index");
+  if (!(text = ordo_file_whole(index, LARGEST_JSON, &length, &why)))
+    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", index, why, "check its permissions", "cannot read the index");
   g_autoptr(JsonNode) root = ordo_json_object(text, length, &why);
   if (!root)
     return bad(index, why, problems);
@@ -171,11 +173,10 @@ static ordo_status add_shards(hf *self, const char *directory, const char *index
 
 static ordo_status read_config(hf *self, const char *directory, ordo_problems *problems)
 {
-  g_autofree char *path = g_build_filename(directory, "config.json", NULL), *text = NULL;
-  g_autoptr(GError) error = NULL;
+  g_autofree char *path = g_build_filename(directory, "config.json", NULL), *text = NULL, *why = NULL;
   gsize length = 0;
-  if (!g_file_get_contents(path, &text, &length, &error))
-    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-HF-CONFIG", path, error->message,
+  if (!(text = ordo_file_whole(path, LARGEST_JSON, &length, &why)))
+    return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-HF-CONFIG", path, why,
                               "a Hugging Face directory has config.json and model.safetensors", "not a Hugging Face model directory");
   return ordo_hf_config_parse(text, length, path, &self->base.config, &self->base.initializer_range, problems);
 }

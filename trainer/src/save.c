@@ -94,14 +94,13 @@ static ordo_status write_small_files(ordo_embed *embed, const char *directory, o
   g_autofree char *path = g_build_filename(directory, "config.json", NULL);
   g_autofree char *text = ordo_hf_config_text(config, ordo_embed_initializer_range(embed), dtype, bytes ? 256 : 1, bytes ? 257 : 2);
   g_autofree char *copy = g_build_filename(directory, "tokenizer.bin", NULL), *data = NULL;
+  g_autofree char *why = NULL;
   gsize length = 0;
-  g_autoptr(GError) error = NULL;
   ordo_status status = ordo_file_replace(path, text, strlen(text), problems);
   if (status != ORDO_OK || bytes)
     return status;
-  if (!g_file_get_contents(tokenizer, &data, &length, &error))
-    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", tokenizer, error->message, "check its permissions",
-                              "cannot copy the tokenizer");
+  if (!(data = ordo_file_whole(tokenizer, SIZE_MAX / 2, &length, &why)))
+    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", tokenizer, why, "check its permissions", "cannot copy the tokenizer");
   return ordo_file_replace(copy, data, length, problems);
 }
 

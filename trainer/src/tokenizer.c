@@ -3,6 +3,7 @@
  * tokenizer.bin: uint32 longest piece, then per entry float score, uint32 length, bytes. It has no magic number and no count, so every
  * length is checked against what is left of the file.
  */
+#include "files.h"
 #include "tokenizer_private.h"
 
 #include <math.h>
@@ -13,6 +14,7 @@
 #define LLAMA_BEGIN 1
 #define LLAMA_END 2
 #define LONGEST_PIECE 65536
+#define LARGEST_TOKENIZER (256u << 20) /* a vocabulary of a million pieces has a tenth of it */
 
 static ordo_status damaged(const char *path, const char *why, ordo_problems *problems)
 {
@@ -70,14 +72,12 @@ static ordo_status parse(ordo_tokenizer *t, const char *path, int64_t vocab, ord
 ordo_status ordo_tokenizer_open(const char *name, int64_t vocab, ordo_problems *problems, ordo_tokenizer **tokenizer)
 {
   g_autoptr(ordo_tokenizer) t = g_new0(ordo_tokenizer, 1);
-  g_autoptr(GError) error = NULL;
+  g_autofree char *why = NULL;
   ordo_status status;
   if (strcmp(name, "bytes") != 0) {
-    if (!g_file_test(name, G_FILE_TEST_IS_REGULAR))
-      return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-TOKENIZER-FILE", name, "there is no such file",
-                                "data.tokenizer is \"bytes\" or the path of a tokenizer.bin", "cannot read the tokenizer");
-    if (!g_file_get_contents(name, &t->data, &t->length, &error))
-      return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", name, error->message, "check its permissions",
+    if (!(t->data = ordo_file_whole(name, LARGEST_TOKENIZER, &t->length, &why)))
+      return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-TOKENIZER-FILE", name, why,
+                                "data.tokenizer is \"bytes\" or the path of a tokenizer.bin that you may read",
                                 "cannot read the tokenizer");
     t->pieces = g_array_new(FALSE, FALSE, sizeof(ordo_piece));
     status = parse(t, name, vocab, problems);

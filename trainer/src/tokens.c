@@ -1,6 +1,8 @@
 /* tokens.c - see tokens.h. */
 #include "tokens.h"
 
+#include "files.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -132,13 +134,12 @@ static ordo_status open_text(const request *r, segment *s, const char *data, siz
 static ordo_status open_segment(const request *r, segment *s)
 {
   g_autoptr(GError) error = NULL;
+  g_autofree char *unusable = NULL;
   const char *data;
   size_t length;
-  if (!g_file_test(r->path, G_FILE_TEST_EXISTS))
-    return ordo_problems_push(r->problems, ORDO_E_NOT_FOUND, "E-DATA-FILE", r->path, "there is no such file",
-                              "check data.train and data.validation", "cannot read the data");
-  if (!g_file_test(r->path, G_FILE_TEST_IS_REGULAR))
-    return bad(r, "it is not a regular file", "give the path of a file");
+  if ((unusable = ordo_file_unusable(r->path)))
+    return ordo_problems_push(r->problems, ORDO_E_NOT_FOUND, "E-DATA-FILE", r->path, unusable, "check data.train and data.validation",
+                              "cannot read the data");
   s->file = g_mapped_file_new(r->path, FALSE, &error);
   if (!s->file)
     return ordo_problems_push(r->problems, ORDO_E_IO, "E-FILE-IO", r->path, error->message, "check its permissions",

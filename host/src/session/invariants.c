@@ -212,7 +212,7 @@ static const char *owner_of_axis(const ordo_session *session, const ordo_axis *a
   return "nobody";
 }
 
-/* Check 5: reduced over every axis where it is partial. (That it is not reduced twice is mark_reduced's part.) */
+/* Check 5: reduced over every axis where it is partial, and not twice (mark_reduced has said so; a plugin need not have listened). */
 ordo_status ordo_invariants_reduced(ordo_session *session)
 {
   const ordo_mesh *mesh = session->mesh;
@@ -220,6 +220,10 @@ ordo_status ordo_invariants_reduced(ordo_session *session)
     const ordo_model_state *model = g_ptr_array_index(session->models, m);
     for (uint32_t i = 0; i < model->view.n_leaves; i++) {
       const ordo_leaf_record *record = (const ordo_leaf_record *)model->view.leaves[i];
+      if (record->reduced_twice)
+        return violated(session, "E-INVARIANT-REDUCED-TWICE", record->leaf.name,
+                        "job->mark_reduced refused the second time, and the plugin went on", "report it to the plugin's author",
+                        "a gradient was reduced twice over one axis");
       if (record->leaf.grad_state != ORDO_GRAD_HELD || !(record->leaf.flags & ORDO_PARAM_REQUIRES_GRAD))
         continue;
       for (uint32_t a = 0; a < mesh->n_axes; a++) {

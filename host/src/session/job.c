@@ -5,6 +5,8 @@
  */
 #include "session.h"
 
+#include <math.h>
+
 static const ordo_option_schema *schema_of(const ordo_instance *instance, const char *key)
 {
   const ordo_manifest *manifest = instance->choice ? instance->choice->found->manifest : NULL;
@@ -138,9 +140,10 @@ static ordo_status job_mark_reduced(void *ctx, ordo_leaf *leaf, double divided_b
     return status;
   if (!axis)
     return misuse(instance, "mark_reduced was called by an instance without an axis", leaf->name);
-  if (!(divided_by > 0.0))
-    return misuse(instance, "mark_reduced was given a divisor that is not above 0", leaf->name);
+  if (!(divided_by > 0.0) || !isfinite(divided_by))
+    return misuse(instance, "mark_reduced was given a divisor that is not a number above 0", leaf->name);
   if (record->reduced & (1u << axis->index)) {
+    record->reduced_twice |= 1u << axis->index;
     g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where);
     return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_INVARIANT, "E-INVARIANT-REDUCED-TWICE", where,
                             "a second sum over the same ranks multiplies the gradient by their number",

@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+enum { LARGEST_SPEC = 64 << 10 }; /* bytes of one ordo_leaf_spec of whatever release */
+
 int64_t ordo_chunk_numel(const ordo_chunk *chunk)
 {
   int64_t numel = 1;
@@ -163,6 +165,20 @@ static ordo_status check_spec(ordo_instance *instance, const ordo_leaf_spec *spe
   return ORDO_OK;
 }
 
+/* All specs of a call were compiled with one size, at least that of the first release. Anything else is not a spec, and the next one
+ * would be looked for at a wild address. */
+static gboolean are_specs(const ordo_leaf_spec *specs, size_t n)
+{
+  size_t size = n ? specs->struct_size : ORDO_SIZE_THROUGH(ordo_leaf_spec, reserved);
+  const char *at = (const char *)specs;
+  if (size < ORDO_SIZE_THROUGH(ordo_leaf_spec, reserved) || size > LARGEST_SPEC || size % sizeof(void *))
+    return FALSE;
+  for (size_t i = 1; i < n; i++)
+    if (((const ordo_leaf_spec *)(const void *)(at + i * size))->struct_size != size)
+      return FALSE;
+  return TRUE;
+}
+
 /* Copies specs as far as their author knew them. */
 static ordo_leaf_spec *copy_specs(const ordo_leaf_spec *specs, size_t n)
 {
@@ -308,11 +324,16 @@ ordo_status ordo_leaves_replace(ordo_instance *instance, const ordo_leaf_spec *g
 {
   ordo_model_state *model = instance->model;
   ordo_session *session = instance->session;
-  g_autofree ordo_leaf_spec *specs = copy_specs(given, n_specs);
+  g_autofree ordo_leaf_spec *specs = NULL;
   g_autofree ordo_leaf **holder = g_new0(ordo_leaf *, model->params->len);
   g_autoptr(GPtrArray) fresh = g_ptr_array_new();
   ordo_undo *undo;
   ordo_status status = check_replace(instance);
+  if (status == ORDO_OK && !are_specs(given, n_specs))
+    status = refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "struct_size is sizeof(ordo_leaf_spec), the same in every element",
+                    "the new leaves are not an array of ordo_leaf_spec", model->view.name);
+  if (status == ORDO_OK)
+    specs = copy_specs(given, n_specs);
   for (size_t i = 0; i < n_specs && status == ORDO_OK; i++)
     status = check_spec(instance, &specs[i]);
   if (status == ORDO_OK)

@@ -11,6 +11,8 @@
 
 #include <stdlib.h>
 
+enum { LARGEST_TABLE = 64 << 10 }; /* bytes; a thousand functions have an eighth of it */
+
 static void *host_alloc(void *ctx, size_t bytes)
 {
   void *pointer = NULL;
@@ -29,6 +31,9 @@ static ordo_status host_fail(void *ctx, ordo_status status, const char *text, co
   const ordo_plugin_use *plugin = ctx;
   const char *step = plugin->session->where;
   g_autofree char *where = g_strdup_printf("plugin '%s', %s", plugin->id, step ? step : "outside of a step");
+  status = ordo_plugin_known_status(status);
+  if (status == ORDO_OK) /* a record of success would be taken for the status of the call that failed */
+    status = ORDO_E_INTERNAL;
   return ordo_errors_push(ordo_session_errors(plugin->session), status, "E-PLUGIN-FAILED", where, NULL, hint, "%s",
                           text ? text : "(the plugin gave no text)");
 }
@@ -70,6 +75,13 @@ static ordo_status refuse_table(ordo_plugin_use *plugin, const char *what, const
                           "report it to the plugin's author", "%s", what);
 }
 
+/* The size is the plugin's word: what no table of any release can have means that the memory behind it is something else. */
+static gboolean is_table_size(const void *table)
+{
+  size_t size = *(const size_t *)table;
+  return size % sizeof(void *) == 0 && size <= LARGEST_TABLE;
+}
+
 static ordo_status find_table(ordo_plugin_use *plugin, uint32_t kind)
 {
   const char *id = kind == ORDO_KIND_STRATEGY    ? ORDO_STRATEGY_EXTENSION
@@ -79,6 +91,8 @@ static ordo_status find_table(ordo_plugin_use *plugin, uint32_t kind)
   gboolean whole;
   if (!table)
     return refuse_table(plugin, "the plugin has no table for its kind", id);
+  if (!is_table_size(table))
+    return refuse_table(plugin, "the struct_size of the plugin's table is impossible", id);
   if (kind == ORDO_KIND_STRATEGY) {
     plugin->strategy = table;
     whole = ORDO_CAN(plugin->strategy, ordo_strategy, create) && ORDO_CAN(plugin->strategy, ordo_strategy, destroy);

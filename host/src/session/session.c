@@ -91,9 +91,15 @@ ordo_status ordo_session_fail(ordo_session *session, ordo_status status)
   return status;
 }
 
+ordo_status ordo_plugin_known_status(ordo_status status)
+{
+  return status < ORDO_OK || status > ORDO_E_INVARIANT ? ORDO_E_INTERNAL : status;
+}
+
 ordo_status ordo_session_plugin_status(ordo_session *session, const ordo_plugin_use *plugin, ordo_status status, size_t before)
 {
   ordo_errors *errors = ordo_session_errors(session);
+  status = ordo_plugin_known_status(status);
   if (status == ORDO_OK || ordo_errors_count(errors) > before)
     return status;
   g_autofree char *where = g_strdup_printf("plugin '%s', %s", plugin->id, session->where ? session->where : "outside of a step");

@@ -32,10 +32,11 @@ typedef struct ordo_leaf_record {
   ordo_leaf leaf; /* first: an ordo_leaf of this session is one of these */
   ordo_model_state *model;
   ordo_placement placement;
-  ordo_instance *owner; /* the instance that made it, null: the host */
-  uint32_t reduced;     /* bit per mesh axis, this step */
-  double divided_by;    /* product over this step's reductions */
-  guint64 checksum;     /* before the optimizer step, for check 8 */
+  ordo_instance *owner;   /* the instance that made it, null: the host */
+  uint32_t reduced;       /* bit per mesh axis, this step */
+  uint32_t reduced_twice; /* bit per mesh axis: mark_reduced was refused, and the plugin may have kept that to itself */
+  double divided_by;      /* product over this step's reductions */
+  guint64 checksum;       /* before the optimizer step, for check 8 */
   gboolean is_master;
 } ordo_leaf_record;
 
@@ -224,6 +225,8 @@ ordo_status ordo_session_refuse(ordo_session *session, const char *call, const c
 /* A failure that leaves nothing to go on with: the session can only be destroyed. TIMEOUT and PEER_LOST make it dead. Returns `status`. */
 ordo_status ordo_session_fail(ordo_session *session, ordo_status status);
 /* Makes sure that a status from a plugin has a record; `before` is the number of records before the call. */
+/* The status, ORDO_E_INTERNAL for one that this release does not know. */
+ordo_status ordo_plugin_known_status(ordo_status status);
 ordo_status ordo_session_plugin_status(ordo_session *session, const ordo_plugin_use *plugin, ordo_status status, size_t before);
 ordo_status ordo_session_embedder_status(ordo_session *session, const char *callback, ordo_status status, size_t before);
 gsize ordo_session_this_thread(void);

@@ -120,7 +120,7 @@ static void begin_leaves(ordo_session *session)
     for (uint32_t i = 0; i < model->view.n_leaves; i++) {
       ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
       record->leaf.grad_state = ORDO_GRAD_NONE;
-      record->reduced = 0;
+      record->reduced = record->reduced_twice = 0;
       record->divided_by = 1.0;
       if (record->leaf.master)
         record->leaf.master->grad_state = ORDO_GRAD_NONE;

@@ -57,7 +57,7 @@ static ordo_status fake_create(const ordo_job *job, void **instance)
   self->knobs = find_fake(id_of(job));
   self->job = job;
   status = hear(self, "create");
-  if (status != ORDO_OK)
+  if (status != ORDO_OK || self->knobs->no_instance)
     g_clear_pointer(&self, g_free);
   *instance = self;
   return status;
@@ -253,7 +253,7 @@ static ordo_status reduce_leaf(fake_instance *self, ordo_leaf *leaf, double divi
     status = job->mark_reduced(job->ctx, leaf, divisor);
   if (status == ORDO_OK && self->knobs->reduce_twice)
     status = job->mark_reduced(job->ctx, leaf, divisor);
-  return status;
+  return self->knobs->hides ? ORDO_OK : status;
 }
 
 static ordo_status reduce_flat(fake_instance *self, double divisor)
@@ -457,9 +457,11 @@ static const void *get_extension(const char *id)
 
 static ordo_status fake_init(const ordo_host *host)
 {
-  (void)host;
+  const fake *knobs = find_fake(((const ordo_plugin_use *)host->ctx)->id);
   g_string_append(current->log, "init ");
-  return ORDO_OK;
+  if (knobs->init_praises)
+    (host->fail)(host->ctx, ORDO_OK, "all is well", NULL);
+  return knobs->init;
 }
 
 static void fake_deinit(void)
@@ -484,6 +486,8 @@ static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t fl
   short_strategy = full_strategy;
   if (find_fake(found->manifest->id)->without & (1u << ORDO_STEP_WRAP))
     short_strategy.wrap = NULL;
+  if (find_fake(found->manifest->id)->table_size)
+    short_strategy.struct_size = find_fake(found->manifest->id)->table_size;
   *result = &entry;
   return ORDO_OK;
 }

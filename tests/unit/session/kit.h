@@ -32,6 +32,11 @@ typedef struct fake {
   double scale;          /* loss scale, 0: 1 */
   gboolean overflow;     /* unscale reports one */
   gboolean drifts;       /* post_step changes a weight on rank 1 */
+  gboolean hides;        /* reduce ignores what mark_reduced answers */
+  gboolean no_instance;  /* create says OK and gives none */
+  ordo_status init;      /* init returns it ... */
+  gboolean init_praises; /* ... after a record with the status ORDO_OK */
+  size_t table_size;     /* struct_size of the table, 0: the right one */
   guint32 without;       /* bit per ORDO_STEP_: the table lacks that member */
 } fake;
 

@@ -1,0 +1,150 @@
+/* test_hostile.c - plugins that lie: wrong sizes, statuses that do not exist, records of success, refusals that are not listened to.
+ *
+ * Each ends in an error that names the plugin; none is believed. */
+#include "kit.h"
+
+#include <math.h>
+#include <string.h>
+
+static void init_refused(ordo_status returned, gboolean praises, ordo_status expected, const char *code)
+{
+  kit *k = kit_new();
+  fake *f = kit_add(k, "liar", KIT_DDP, 1);
+  f->init = returned;
+  f->init_praises = praises;
+  assert_int_equal(kit_create(k), expected);
+  assert_null(k->session);
+  assert_string_equal(kit_code(k), code);
+  kit_assert_mentions(k, "plugin 'liar', init");
+  assert_string_equal(k->log->str, "init ");
+  kit_free(k);
+}
+
+/* A record with the status OK was once taken for the outcome of the load, and the plugin was then called without its table. */
+static void init_that_records_success_and_fails(void **state)
+{
+  (void)state;
+  init_refused(ORDO_E_UNAVAILABLE, TRUE, ORDO_E_INTERNAL, "E-PLUGIN-FAILED");
+}
+
+static void init_that_fails_without_a_record(void **state)
+{
+  (void)state;
+  init_refused(ORDO_E_UNAVAILABLE, FALSE, ORDO_E_UNAVAILABLE, "E-PLUGIN-NO-RECORD");
+}
+
+static void a_status_that_does_not_exist_is_a_defect(void **state)
+{
+  (void)state;
+  init_refused(-7, FALSE, ORDO_E_INTERNAL, "E-PLUGIN-NO-RECORD");
+  init_refused(4711, FALSE, ORDO_E_INTERNAL, "E-PLUGIN-NO-RECORD");
+}
+
+static void an_impossible_table_is_not_read(void **state)
+{
+  const size_t sizes[] = {1, 8, sizeof(ordo_strategy) - 1, (size_t)1 << 20, SIZE_MAX};
+  (void)state;
+  for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+    kit *k = kit_new();
+    kit_add(k, "liar", KIT_DDP, 1)->table_size = sizes[i];
+    assert_int_equal(kit_create(k), ORDO_E_REFUSED);
+    assert_string_equal(kit_code(k), "E-PLUGIN-TABLE");
+    kit_assert_mentions(k, "plugin 'liar'");
+    assert_string_equal(k->log->str, "init deinit ");
+    kit_free(k);
+  }
+}
+
+static void a_create_without_an_instance_is_refused(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "ddp", KIT_DDP, 1);
+  kit_add(k, "liar", "steps=strategy.wrap\n", 0)->no_instance = TRUE;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_REFUSED);
+  assert_string_equal(kit_code(k), "E-PLUGIN-TABLE");
+  assert_non_null(strstr(k->log->str, "ddp.destroy"));
+  kit_free(k);
+}
+
+static void a_second_reduction_is_found_when_the_plugin_hides_it(void **state)
+{
+  kit *k = kit_new();
+  fake *f;
+  (void)state;
+  f = kit_add(k, "liar", KIT_DDP, 1);
+  f->reduce_twice = f->hides = TRUE;
+  kit_setup(k);
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_E_INVARIANT);
+  assert_string_equal(kit_code(k), "E-INVARIANT-REDUCED-TWICE");
+  kit_free(k);
+}
+
+static void divisors_are_numbers_above_0(void **state)
+{
+  kit *k = kit_new();
+  const double wrong[] = {0.0, -1.0, NAN, INFINITY, -INFINITY};
+  const ordo_job *job;
+  ordo_leaf *leaf;
+  (void)state;
+  kit_add(k, "liar", KIT_DDP, 1);
+  kit_setup(k);
+  job = &((ordo_instance *)g_ptr_array_index(k->session->instances, 0))->job;
+  leaf = job->model->leaves[0];
+  for (size_t i = 0; i < G_N_ELEMENTS(wrong); i++) {
+    assert_int_equal(job->mark_reduced(job->ctx, leaf, wrong[i]), ORDO_E_INVALID);
+    assert_string_equal(kit_code(k), "E-JOB-ARGUMENT");
+  }
+  assert_int_equal(((ordo_leaf_record *)leaf)->reduced, 0);
+  kit_free(k);
+}
+
+/* Inside the step that may replace leaves, so that nothing but the specs is wrong. */
+static void specs_of_impossible_size_are_not_walked(void **state)
+{
+  const size_t sizes[] = {0, 8, sizeof(ordo_leaf_spec) - 8, sizeof(ordo_leaf_spec) + 1, (size_t)1 << 40, SIZE_MAX};
+  (void)state;
+  for (size_t i = 0; i < G_N_ELEMENTS(sizes) + 1; i++) {
+    kit *k = kit_new();
+    ordo_leaf_spec specs[2];
+    ordo_session *session;
+    const ordo_job *job;
+    kit_add(k, "liar", KIT_FSDP2, 1);
+    assert_int_equal(kit_create(k), ORDO_OK);
+    session = k->session;
+    while (g_array_index(k->plan->resolution->nodes, ordo_node, session->next_node).step != ORDO_STEP_PREPARE_JOINT)
+      assert_int_equal(ordo_session_setup_next(session, NULL), ORDO_OK);
+    session->node = &g_array_index(k->plan->resolution->nodes, ordo_node, session->next_node);
+    session->where = session->node->id;
+    job = &((ordo_instance *)g_ptr_array_index(session->instances, 0))->job;
+    memset(specs, 0, sizeof specs);
+    for (int s = 0; s < 2; s++)
+      specs[s] = (ordo_leaf_spec){.struct_size = sizeof specs[0], .name = "x", .dtype = ORDO_F32, .grad_dtype = ORDO_F32};
+    /* all of one wrong size; at last, the second differs from the first */
+    if (i < G_N_ELEMENTS(sizes))
+      specs[0].struct_size = specs[1].struct_size = sizes[i];
+    else
+      specs[1].struct_size = sizeof specs[0] + 8;
+    assert_int_equal(job->replace_leaves(job->ctx, specs, 2, NULL, 0), ORDO_E_INVALID);
+    assert_string_equal(kit_code(k), "E-LEAF-REPLACE");
+    kit_assert_mentions(k, "ordo_leaf_spec");
+    session->node = NULL;
+    kit_free(k);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(init_that_records_success_and_fails),
+      cmocka_unit_test(init_that_fails_without_a_record),
+      cmocka_unit_test(a_status_that_does_not_exist_is_a_defect),
+      cmocka_unit_test(an_impossible_table_is_not_read),
+      cmocka_unit_test(a_create_without_an_instance_is_refused),
+      cmocka_unit_test(a_second_reduction_is_found_when_the_plugin_hides_it),
+      cmocka_unit_test(divisors_are_numbers_above_0),
+      cmocka_unit_test(specs_of_impossible_size_are_not_walked),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
