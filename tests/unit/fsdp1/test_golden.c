@@ -1,7 +1,8 @@
-/* test_golden.c - flat sizes, pieces and communication of the 260K-parameter Llama against the golden numbers, on as many ranks as it is run on.
+/* test_golden.c - flat sizes, pieces and communication of the 260K-parameter Llama against the golden numbers, on as many ranks as it is
+ * run on.
  *
- * Under mpirun. Argument 1: the directory of golden numbers; without one the test is skipped (exit code 77). The pieces are those of torch's
- * FlatParamHandle, the calls and bytes those of the published formula.
+ * Under mpirun. Argument 1: the directory of golden numbers; without one the test is skipped (exit code 77). The pieces are those of
+ * torch's FlatParamHandle, the calls and bytes those of the published formula.
  */
 #include "embed.h"
 #include "random.h"
@@ -152,7 +153,8 @@ static ordo_comm_stats stats_of(run *r)
 /* The second step: nothing of the set-up is in it. */
 static void calls_and_bytes_of_a_step(void **state)
 {
-  static const char *const strategies[] = {"fsdp1", "fsdp1:sharding_strategy=SHARD_GRAD_OP"}, *const names[] = {"full_shard", "shard_grad_op"};
+  static const char *const strategies[] = {"fsdp1", "fsdp1:sharding_strategy=SHARD_GRAD_OP"}, *const names[] = {"full_shard",
+                                                                                                                "shard_grad_op"};
   (void)state;
   for (int s = 0; s < 2; s++) {
     run r;
@@ -163,7 +165,8 @@ static void calls_and_bytes_of_a_step(void **state)
     ordo_comm_stats before = stats_of(&r);
     good(ordo_embed_step(r.embed, &r.data, 8, 0, NULL, NULL, &outcome), "step");
     ordo_comm_stats after = stats_of(&r);
-    assert_int_equal(after.calls[ORDO_ALL_GATHER] - before.calls[ORDO_ALL_GATHER], json_object_get_int_member(expected, "all_gather_calls"));
+    assert_int_equal(after.calls[ORDO_ALL_GATHER] - before.calls[ORDO_ALL_GATHER],
+                     json_object_get_int_member(expected, "all_gather_calls"));
     assert_int_equal(after.bytes[ORDO_ALL_GATHER] - before.bytes[ORDO_ALL_GATHER],
                      json_object_get_int_member(expected, "all_gather_payload"));
     assert_int_equal(after.calls[ORDO_REDUCE_SCATTER] - before.calls[ORDO_REDUCE_SCATTER],
