@@ -1,8 +1,8 @@
 /* events.c - what a training step means for flat parameters.
  *
- * The sharding core says when a flat parameter is gathered, accumulated and reduced. Here every parameter gets its view of it, what backward
- * did not write is cleared before it is summed, and after the reduction all ranks agree on which parameters had a gradient at all: one that
- * nobody used keeps none, so that weight decay and momentum leave it alone, exactly as on one rank.
+ * The sharding core says when a flat parameter is gathered, accumulated and reduced. Here every parameter gets its view of it, what
+ * backward did not write is cleared before it is summed, and after the reduction all ranks agree on which parameters had a gradient at all:
+ * one that nobody used keeps none, so that weight decay and momentum leave it alone, exactly as on one rank.
  */
 #include "fsdp1.h"
 
@@ -138,9 +138,10 @@ static ordo_status report_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
       unused = &self->items[i];
   }
   if (used != NULL && unused != NULL)
-    return fsdp1_fail(self->job, ORDO_E_INVARIANT, "use use_orig_params=true, or use every parameter of a unit in every step",
-                      "parameter '%s' got a gradient in this step and '%s' of the same flat parameter '%s' did not; one leaf cannot skip a part",
-                      used->param->name, unused->param->name, flat->name);
+    return fsdp1_fail(
+        self->job, ORDO_E_INVARIANT, "use use_orig_params=true, or use every parameter of a unit in every step",
+        "parameter '%s' got a gradient in this step and '%s' of the same flat parameter '%s' did not; one leaf cannot skip a part",
+        used->param->name, unused->param->name, flat->name);
   ordo_leaf *leaf = self->job->model->leaves[self->leaf_of_item[flat->first_item]];
   return report_leaf(self, leaf, gradient_of(self, &self->items[flat->first_item], leaf), flat->held && used != NULL, flat->divided_by);
 }

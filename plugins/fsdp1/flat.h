@@ -23,8 +23,8 @@ fsdp1_flat fsdp1_flat_layout(const int64_t *numels, uint32_t n, int64_t align, i
 /* Elements [*begin, *end) of a parameter at `offset` with `numel` elements that rank `rank` holds; empty when begin == end. */
 void fsdp1_flat_piece(const fsdp1_flat *flat, int64_t offset, int64_t numel, int32_t rank, int64_t *begin, int64_t *end);
 
-/* Describes elements [begin, end) of what a rank computes with (`whole`: one chunk of the parameter, the whole of it or the rectangle that a
- * tensor-parallel step left) as chunks of the global parameter, at `leaf_offset` of a leaf. At most FSDP1_MAX_CHUNKS; returns how many,
+/* Describes elements [begin, end) of what a rank computes with (`whole`: one chunk of the parameter, the whole of it or the rectangle that
+ * a tensor-parallel step left) as chunks of the global parameter, at `leaf_offset` of a leaf. At most FSDP1_MAX_CHUNKS; returns how many,
  * -1 for a rectangle of more than two dimensions that is cut in an inner one. */
 enum { FSDP1_MAX_CHUNKS = 3 };
 int fsdp1_flat_chunks(const ordo_chunk *whole, int64_t begin, int64_t end, int64_t leaf_offset, ordo_chunk *chunks);

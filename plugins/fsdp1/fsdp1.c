@@ -1,8 +1,8 @@
 /* fsdp1.c - the strategy `fsdp1`: the parameters of a unit are one flat parameter, of which every rank keeps an equal part.
  *
- * This file is the manifest, the tables and the life cycle. The idea of the strategy: storage, gradients and optimizer state of a unit exist once over
- * all ranks; its parameters are whole only while it computes. What a flat parameter looks like is decided here (layout.c, wrap.c), when it
- * is gathered and reduced in ../sharding.
+ * This file is the manifest, the tables and the life cycle. The idea of the strategy: storage, gradients and optimizer state of a unit
+ * exist once over all ranks; its parameters are whole only while it computes. What a flat parameter looks like is decided here (layout.c,
+ * wrap.c), when it is gathered and reduced in ../sharding.
  *
  * The optimizer is made after the wrap (flag setup_optimizers_in_pre_dispatch), because the wrap replaces what an optimizer holds.
  */
@@ -41,14 +41,17 @@ ORDO_MANIFEST(
     "option=unit_classes|string|||units=class: classes of units that are wrapped, joined with ','\n"
     "option=unit_size|int|100000000|1..|units=size: elements after which a flat parameter is closed\n"
     "option=unit_list|string|||units=list: patterns of unit names joined with ','; each pattern is one flat parameter\n"
-    "option=use_orig_params|bool|true||true: a leaf per parameter (groups, decay masks and frozen subsets stay); false: one per flat parameter\n"
+    "option=use_orig_params|bool|true||true: a leaf per parameter (groups, decay masks and frozen subsets stay); false: one per flat "
+    "parameter\n"
     "option=backward_prefetch|enum|pre|pre,post,none|gather the next unit before or after the gradients of this one\n"
     "option=forward_prefetch|bool|false||gather the next unit before this one computes\n"
     "option=limit_all_gathers|bool|true||at most two units are gathered at a time, the root not counted\n"
     "option=param_dtype|dtype|f32|f32,bf16,f16|type of parameters in all-gathers; weights and optimizer state stay f32\n"
     "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions; unset: that of param_dtype\n"
-    "option=predivide|real||0..|reduce_dtype=f16: divide the mean of the ranks by this before the sum and multiply after it; unset: about the root of their number\n"
-    "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less memory\n"
+    "option=predivide|real||0..|reduce_dtype=f16: divide the mean of the ranks by this before the sum and multiply after it; unset: about "
+    "the root of their number\n"
+    "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
+    "memory\n"
     "option=sync_module_states|bool|false||rank 0 reads the weights and gives the others their shards\n"
     "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
@@ -184,7 +187,8 @@ static ordo_status validate(void *instance)
 static ordo_status create(const ordo_job *job, void **instance)
 {
   if (job->axis == NULL)
-    return fsdp1_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data", "fsdp1 was given no mesh axis");
+    return fsdp1_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data",
+                      "fsdp1 was given no mesh axis");
   fsdp1 *self = fsdp1_alloc(job, 1, sizeof *self, ORDO_MEM_OTHER);
   if (self == NULL)
     return ORDO_E_NOMEM;

@@ -45,11 +45,11 @@ typedef struct fsdp1_flat_param {
   char name[128];
   uint32_t first_item, n_items; /* consecutive in fsdp1.items */
   fsdp1_flat layout;
-  int trainable;      /* any item is */
-  int held;           /* it was reduced in this step */
-  double divided_by;  /* its gradient, by the reduction */
-  int fresh;          /* the gradient buffer holds nothing of this step yet */
-  int open;           /* between the first pre_backward and settling */
+  int trainable;     /* any item is */
+  int held;          /* it was reduced in this step */
+  double divided_by; /* its gradient, by the reduction */
+  int fresh;         /* the gradient buffer holds nothing of this step yet */
+  int open;          /* between the first pre_backward and settling */
   sharding_group *group;
 } fsdp1_flat_param;
 

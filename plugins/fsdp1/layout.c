@@ -32,9 +32,10 @@ static ordo_status check_ignored(const fsdp1 *self)
     for (uint32_t p = 0; p < model->n_params; p++)
       hits += sharding_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
     if (hits == 0)
-      return fsdp1_fail(self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
-                        "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
-                        self->options.ignored, i, model->name);
+      return fsdp1_fail(
+          self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
+          "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
+          self->options.ignored, i, model->name);
   }
   return ORDO_OK;
 }
@@ -64,11 +65,11 @@ static ordo_status check_ties(const fsdp1 *self, const ordo_leaf *leaf)
   const uint32_t flat = self->flat_of_unit[leaf->params[0]->unit];
   for (uint32_t p = 1; p < leaf->n_params; p++)
     if (self->flat_of_unit[leaf->params[p]->unit] != flat)
-      return fsdp1_fail(self->job, ORDO_E_INVALID,
-                        "wrap both units together (units=list with one pattern for both), or leave both in the root",
-                        "parameters '%s' and '%s' share storage, but the wrap policy puts unit '%s' and unit '%s' into different flat parameters",
-                        leaf->params[0]->name, leaf->params[p]->name, self->job->model->units[leaf->params[0]->unit]->name,
-                        self->job->model->units[leaf->params[p]->unit]->name);
+      return fsdp1_fail(
+          self->job, ORDO_E_INVALID, "wrap both units together (units=list with one pattern for both), or leave both in the root",
+          "parameters '%s' and '%s' share storage, but the wrap policy puts unit '%s' and unit '%s' into different flat parameters",
+          leaf->params[0]->name, leaf->params[p]->name, self->job->model->units[leaf->params[0]->unit]->name,
+          self->job->model->units[leaf->params[p]->unit]->name);
   return ORDO_OK;
 }
 

@@ -1,9 +1,9 @@
 /* wrap.c - strategy.wrap: flat parameters with storage, and the leaves that an optimizer will see.
  *
- * With views (use_orig_params=true) there is a leaf per parameter, a part of this rank's shard: groups, weight-decay masks and frozen subsets
- * stay what they were, and a rank may hold no element of a parameter. Without, there is one leaf per flat parameter, padding included.
- * In both cases leaves are named in the transaction of replace_leaves, so an optimizer that exists already is moved or the wrap is refused:
- * flat leaves behind its back would leave it stepping on dead memory (accelerate #3256).
+ * With views (use_orig_params=true) there is a leaf per parameter, a part of this rank's shard: groups, weight-decay masks and frozen
+ * subsets stay what they were, and a rank may hold no element of a parameter. Without, there is one leaf per flat parameter, padding
+ * included. In both cases leaves are named in the transaction of replace_leaves, so an optimizer that exists already is moved or the wrap
+ * is refused: flat leaves behind its back would leave it stepping on dead memory (accelerate #3256).
  */
 #include "fsdp1.h"
 
@@ -172,7 +172,8 @@ static ordo_status add_ignored(fsdp1 *self, leaf_plan *plan, const ordo_leaf *ol
   const int trainable = (old_leaf->flags & ORDO_PARAM_REQUIRES_GRAD) != 0 && !self->job->eval_only;
   ordo_leaf_spec *spec = &plan->specs[plan->n_specs];
   void **storage = self->storage + 2 * self->n_ignored;
-  *spec = (ordo_leaf_spec){.struct_size = sizeof *spec, .name = old_leaf->name, .dtype = old_leaf->dtype, .grad_dtype = old_leaf->grad_dtype};
+  *spec =
+      (ordo_leaf_spec){.struct_size = sizeof *spec, .name = old_leaf->name, .dtype = old_leaf->dtype, .grad_dtype = old_leaf->grad_dtype};
   spec->opaque = old_leaf->opaque;
   spec->numel = old_leaf->numel;
   spec->placement = *old_leaf->placement;
@@ -256,11 +257,12 @@ static ordo_status check_hybrid(const fsdp1 *self)
   for (uint32_t a = 0; a < mesh->n_axes; a++)
     if (mesh->axes[a]->kind == ORDO_AXIS_DATA && a != self->job->axis->index)
       return ORDO_OK;
-  return self->options.hybrid ? fsdp1_fail(self->job, ORDO_E_INVALID, "give the replicas an axis: ddp=2+fsdp1 keeps two copies of the shards",
-                                           "sharding_strategy=HYBRID_SHARD shards on one data axis and replicates on another, and this mesh "
-                                           "has only axis '%s'",
-                                           self->job->axis->name)
-                              : ORDO_OK;
+  return self->options.hybrid
+             ? fsdp1_fail(self->job, ORDO_E_INVALID, "give the replicas an axis: ddp=2+fsdp1 keeps two copies of the shards",
+                          "sharding_strategy=HYBRID_SHARD shards on one data axis and replicates on another, and this mesh "
+                          "has only axis '%s'",
+                          self->job->axis->name)
+             : ORDO_OK;
 }
 
 ordo_status fsdp1_wrap(fsdp1 *self)

@@ -198,7 +198,8 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
   if (status != ORDO_OK)
     return ordo_problems_to_context(&problems, context, status);
   status = ordo_plan_create(context, &request, &plan);
-  if (status == ORDO_OK && skipped && c->different_weights && !has_step(plan, ORDO_STEP_WEIGHTS_SYNC) && !strstr(strategy, "sync_module_states"))
+  if (status == ORDO_OK && skipped && c->different_weights && !has_step(plan, ORDO_STEP_WEIGHTS_SYNC) &&
+      !strstr(strategy, "sync_module_states"))
     *skipped = "the plan has no weights.sync: every rank loads its shards itself";
   else if (status == ORDO_OK)
     status = run_plan(context, comm, plan, c, source, &data, trace);

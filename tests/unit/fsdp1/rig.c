@@ -197,11 +197,10 @@ static ordo_status make_optimizer(void *ctx, const ordo_model *model, ordo_optim
 
 void rig_start(int argc, char **argv)
 {
-  const ordo_context_options options = {
-      .struct_size = sizeof options,
-      .program_name = "test",
-      .plugin_path = argc > 1 ? argv[1] : NULL,
-      .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH | ORDO_CONTEXT_ALLOW_INSECURE};
+  const ordo_context_options options = {.struct_size = sizeof options,
+                                        .program_name = "test",
+                                        .plugin_path = argc > 1 ? argv[1] : NULL,
+                                        .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH | ORDO_CONTEXT_ALLOW_INSECURE};
   const ordo_mpi_options mpi_options = {.struct_size = sizeof mpi_options, .deadline_seconds = 30.0};
   if (ordo_context_create(&options, &rig_context) != ORDO_OK ||
       ordo_comm_mpi_create(rig_context, MPI_COMM_NULL, &mpi_options, &rig_comm) != ORDO_OK) {
@@ -214,8 +213,12 @@ void rig_start(int argc, char **argv)
 
 int rig_stop(int failed)
 {
+  int finalized = 0;
   ordo_comm_provider_destroy(rig_comm);
   ordo_context_destroy(rig_context);
+  MPI_Finalized(&finalized);
+  if (!finalized) /* a session died in a test; here all ranks are alive */
+    MPI_Finalize();
   return failed;
 }
 
@@ -239,11 +242,8 @@ ordo_status rig_create(rig *r, const rig_options *options)
                                      .flags = options->flags,
                                      .models = options->two_models ? models : NULL,
                                      .n_models = options->two_models ? 2 : 0};
-  r->embedder = (ordo_embedder){.struct_size = sizeof r->embedder,
-                                .ctx = r,
-                                .model_build = build,
-                                .weights_read = read_weights,
-                                .optimizer_create = make_optimizer};
+  r->embedder = (ordo_embedder){
+      .struct_size = sizeof r->embedder, .ctx = r, .model_build = build, .weights_read = read_weights, .optimizer_create = make_optimizer};
   const ordo_session_options session_options = {.struct_size = sizeof session_options,
                                                 .comm = rig_comm,
                                                 .seed = 1,

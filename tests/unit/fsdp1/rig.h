@@ -1,8 +1,8 @@
 /* rig.h - a small model trained by a real session on real ranks, beside a reference that knows what every weight must be.
  *
- * Five units: embedding, three blocks, head; the head's matrix is tied to the embedding. Gradients are small integers and the weight of a step is a
- * power of two, so sums are exact and every comparison is for equality, at any number of ranks and in any order of summation. The "model"
- * reads its parameters where the strategy bound them, in forward and in backward, and compares each element.
+ * Five units: embedding, three blocks, head; the head's matrix is tied to the embedding. Gradients are small integers and the weight of a
+ * step is a power of two, so sums are exact and every comparison is for equality, at any number of ranks and in any order of summation. The
+ * "model" reads its parameters where the strategy bound them, in forward and in backward, and compares each element.
  */
 #ifndef TEST_FSDP1_RIG_H
 #define TEST_FSDP1_RIG_H
@@ -24,21 +24,21 @@ typedef struct rig_options {
   uint32_t flags; /* ORDO_PLAN_ */
   uint32_t ordered;
   double clip;
-  uint32_t frozen;        /* bit per param */
+  uint32_t frozen; /* bit per param */
   int untied;
-  int no_decay;           /* no parameter asks for weight decay */
-  int half_param;         /* index of a param described as bf16, 0: none */
-  int different_sources;  /* ranks read different weights */
-  int two_models;         /* a frozen second model of the same shape */
-  uint32_t leave_out;     /* the optimizer leaves this leaf out, counted from 1 */
-  uint32_t rounded;       /* 1: parameters are gathered as bf16 */
+  int no_decay;          /* no parameter asks for weight decay */
+  int half_param;        /* index of a param described as bf16, 0: none */
+  int different_sources; /* ranks read different weights */
+  int two_models;        /* a frozen second model of the same shape */
+  uint32_t leave_out;    /* the optimizer leaves this leaf out, counted from 1 */
+  uint32_t rounded;      /* 1: parameters are gathered as bf16 */
 } rig_options;
 
 typedef struct rig_step_spec {
   int n_micro;
-  uint32_t skip_units;               /* bit per unit: forward and backward do not run, on any rank */
+  uint32_t skip_units;                 /* bit per unit: forward and backward do not run, on any rank */
   uint32_t skip_params[RIG_MAX_RANKS]; /* per rank, bit per param: no gradient in any micro-batch */
-  int backward_only_in;              /* 0: in all micro-batches; n: units in skip_late run in micro-batch n-1 only */
+  int backward_only_in;                /* 0: in all micro-batches; n: units in skip_late run in micro-batch n-1 only */
   uint32_t skip_late;
   void (*in_unit)(void *ctx, uint32_t unit, int backward); /* called while a unit is open; may be null */
   void *ctx;

@@ -165,9 +165,12 @@ static void inner_cut_of_three_dimensions_is_refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(golden_block_on_three_ranks),   cmocka_unit_test(golden_sizes),
-      cmocka_unit_test(views_start_at_16_bytes),       cmocka_unit_test(pieces_partition_the_elements),
-      cmocka_unit_test(whole_rows_become_one_range),   cmocka_unit_test(slices_by_columns_become_rectangles),
+      cmocka_unit_test(golden_block_on_three_ranks),
+      cmocka_unit_test(golden_sizes),
+      cmocka_unit_test(views_start_at_16_bytes),
+      cmocka_unit_test(pieces_partition_the_elements),
+      cmocka_unit_test(whole_rows_become_one_range),
+      cmocka_unit_test(slices_by_columns_become_rectangles),
       cmocka_unit_test(inner_cut_of_three_dimensions_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

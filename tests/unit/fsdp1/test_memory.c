@@ -1,5 +1,5 @@
-/* test_memory.c - freed means freed, and the promised bound. See rig.h. Under mpirun; resident pages are measured on one rank, where no page
- * of another rank's shard is mapped.
+/* test_memory.c - freed means freed, and the promised bound. See rig.h. Under mpirun; resident pages are measured on one rank, where no
+ * page of another rank's shard is mapped.
  *
  * Accounting alone is no proof, so the process is asked how many pages it has while units compute.
  */
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SCALE = 65536 };          /* a unit of 17.5 MiB */
+enum { SCALE = 65536 };        /* a unit of 17.5 MiB */
 enum { LARGE_PAGE = 2 << 20 }; /* storage of large units is rounded up to pages of this size, so that they can be large pages */
 
 static int64_t resident_bytes(void)
@@ -47,7 +47,8 @@ static void sample(void *ctx, uint32_t unit, int backward)
 static void resident_pages_are_bounded(void **state)
 {
   (void)state;
-  static const char *const modes[] = {"fsdp1", "fsdp1:backward_prefetch=none", "fsdp1:forward_prefetch=true", "fsdp1:backward_prefetch=post"};
+  static const char *const modes[] = {"fsdp1", "fsdp1:backward_prefetch=none", "fsdp1:forward_prefetch=true",
+                                      "fsdp1:backward_prefetch=post"};
   const int64_t unit = bytes_of(1, 2), root = bytes_of(0, 0) + bytes_of(7, 7), slack = (1 << 20) + 3 * LARGE_PAGE;
   for (size_t m = 0; rig_ranks == 1 && m < sizeof modes / sizeof modes[0]; m++) {
     rig r;
@@ -88,13 +89,14 @@ static void resident_pages_show_what_is_kept(void **state)
   rig_end(&r);
 }
 
-/* total/world + the root's parameters and gradient + two blocks' parameters + one block's gradient + padding. The optimizer has no state. */
+/* total/world + the root's parameters and gradient + two blocks' parameters + one block's gradient + padding. The optimizer has no state.
+ */
 static void the_account_keeps_its_bound(void **state)
 {
   (void)state;
   const int64_t unit = bytes_of(1, 2), root = bytes_of(0, 0) + bytes_of(7, 7), total = 2 * (root + 3 * unit);
   const int64_t padding = 3 * LARGE_PAGE + 4 * 2 * 4 * (16 + 4 * rig_ranks); /* gathered units; shards and their gradients */
-  const int64_t lists = 65536; /* what the host and the plugin keep about the model */
+  const int64_t lists = 65536;                                               /* what the host and the plugin keep about the model */
   rig r;
   int64_t weights, gradients, sum;
   rig_ok(rig_begin(&r, &(rig_options){.strategy = "fsdp1"}), "fsdp1");

@@ -21,7 +21,8 @@ static void flat_leaves_need_one_decay_hint(void **state)
 static void flat_leaves_need_one_requires_grad(void **state)
 {
   (void)state;
-  refused(&(rig_options){.strategy = "fsdp1_flat", .frozen = 1u << 3, .no_decay = 1}, ORDO_E_INVALID, "'p3'|'p4'|only one of them is trained");
+  refused(&(rig_options){.strategy = "fsdp1_flat", .frozen = 1u << 3, .no_decay = 1}, ORDO_E_INVALID,
+          "'p3'|'p4'|only one of them is trained");
 }
 
 static void ties_must_be_in_one_unit(void **state)

@@ -30,13 +30,17 @@ static const char *const MODES[] = {
     "fsdp1:poison=false",
     "fsdp1:sync_module_states=true",
     "fsdp1_shard_grad_op",
+    "fsdp1:offload=cpu",
+    "fsdp1:offload=disk:/tmp",
+    "fsdp1:offload=disk:/tmp:sharding_strategy=NO_SHARD",
 };
 
 /* Without views a unit must be uniform, so those cases train without weight decay; cutting by size would tear the tied weight apart. */
 static rig_options options_of(const char *strategy)
 {
-  return (rig_options){
-      .strategy = strategy, .no_decay = strstr(strategy, "use_orig_params=false") != NULL, .untied = strstr(strategy, "units=size") != NULL};
+  return (rig_options){.strategy = strategy,
+                       .no_decay = strstr(strategy, "use_orig_params=false") != NULL,
+                       .untied = strstr(strategy, "units=size") != NULL};
 }
 
 static void trains_in_every_mode(void **state)
@@ -268,7 +272,8 @@ static void collectives_are_counted(void **state)
     uint64_t bytes[2][2];
     rig_ok(rig_begin(&r, &(rig_options){.strategy = rows[i].strategy}), rows[i].strategy);
     rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = rows[i].n_micro}), "the first step, which also compares the order");
-    uint64_t gathers = rig_calls(&r, "fsdp1", ORDO_ALL_GATHER, &bytes[0][0]), scatters = rig_calls(&r, "fsdp1", ORDO_REDUCE_SCATTER, &bytes[0][1]);
+    uint64_t gathers = rig_calls(&r, "fsdp1", ORDO_ALL_GATHER, &bytes[0][0]),
+             scatters = rig_calls(&r, "fsdp1", ORDO_REDUCE_SCATTER, &bytes[0][1]);
     rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = rows[i].n_micro}), "step");
     assert_int_equal(rig_calls(&r, "fsdp1", ORDO_ALL_GATHER, &bytes[1][0]) - gathers, rows[i].gathers);
     assert_int_equal(rig_calls(&r, "fsdp1", ORDO_REDUCE_SCATTER, &bytes[1][1]) - scatters, rows[i].scatters);
@@ -284,8 +289,8 @@ static void collectives_are_counted(void **state)
 static void trains_with_bf16_parameters(void **state)
 {
   (void)state;
-  static const char *const modes[] = {"fsdp1_bf16", "fsdp1_bf16:reduce_dtype=f32", "fsdp1_bf16:reduce_dtype=f32:sharding_strategy=SHARD_GRAD_OP",
-                                      "fsdp1_bf16:no_sync=false"};
+  static const char *const modes[] = {"fsdp1_bf16", "fsdp1_bf16:reduce_dtype=f32",
+                                      "fsdp1_bf16:reduce_dtype=f32:sharding_strategy=SHARD_GRAD_OP", "fsdp1_bf16:no_sync=false"};
   for (size_t m = 0; m < 4; m++) {
     rig r;
     rig_ok(rig_begin(&r, &(rig_options){.strategy = modes[m], .rounded = 1}), modes[m]);
@@ -408,7 +413,8 @@ static void two_models_in_one_session(void **state)
           const ordo_param *param = other->units[u]->params[p];
           assert_non_null(param->data);
           for (int64_t i = 0; i < param->numel; i++)
-            assert_true(((const float *)param->data)[i] == (float)((7 * (param->index == RIG_HEAD ? 0 : param->index) + i) % 29) / 8.0f - 1.5f);
+            assert_true(((const float *)param->data)[i] ==
+                        (float)((7 * (param->index == RIG_HEAD ? 0 : param->index) + i) % 29) / 8.0f - 1.5f);
         }
         rig_ok(ordo_session_post_forward(r.session, 1, u), "post_forward");
       }

@@ -28,7 +28,9 @@ static void make(small_model *m, const char *block_class)
     m->param_list[u] = &m->params[u];
     m->units[u] = (ordo_unit){.struct_size = sizeof m->units[u],
                               .name = names[u],
-                              .class_name = u == 0 ? "Embedding" : u == UNITS - 1 ? "Head" : block_class,
+                              .class_name = u == 0           ? "Embedding"
+                                            : u == UNITS - 1 ? "Head"
+                                                             : block_class,
                               .index = (uint32_t)u,
                               .n_params = 1,
                               .params = &m->param_list[u]};
@@ -129,10 +131,14 @@ static void patterns_are_counted_and_found(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(repeated_classes_are_blocks),       cmocka_unit_test(one_block_is_found_by_its_class),
-      cmocka_unit_test(classes_by_list),                   cmocka_unit_test(sizes_take_neighbours_together),
-      cmocka_unit_test(lists_of_patterns),                 cmocka_unit_test(none_is_one_unit),
-      cmocka_unit_test(a_pattern_without_match_is_named),  cmocka_unit_test(two_patterns_for_a_unit_are_refused),
+      cmocka_unit_test(repeated_classes_are_blocks),
+      cmocka_unit_test(one_block_is_found_by_its_class),
+      cmocka_unit_test(classes_by_list),
+      cmocka_unit_test(sizes_take_neighbours_together),
+      cmocka_unit_test(lists_of_patterns),
+      cmocka_unit_test(none_is_one_unit),
+      cmocka_unit_test(a_pattern_without_match_is_named),
+      cmocka_unit_test(two_patterns_for_a_unit_are_refused),
       cmocka_unit_test(patterns_are_counted_and_found),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
