@@ -101,7 +101,9 @@ static ordo_status end_backward(sharding *s, sharding_group *group)
 {
   ordo_status status = sharding_end_gradient(s, group);
   group->run->in_backward = 0;
-  return status == ORDO_OK && !stays(s) ? sharding_release(s, group) : status;
+  if (status != ORDO_OK || !stays(s))
+    return status == ORDO_OK ? sharding_release(s, group) : status;
+  return group->run->bound && group->full_grad == NULL ? sharding_bind(s, group) : ORDO_OK; /* the next write overwrites */
 }
 
 ordo_status sharding_post_backward(sharding *s, const ordo_unit *unit)

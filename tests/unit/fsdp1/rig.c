@@ -12,6 +12,7 @@
 ordo_context *rig_context;
 ordo_comm_provider *rig_comm;
 int rig_rank, rig_ranks;
+const char *rig_path;
 int64_t rig_scale = 1;
 int rig_tiny;
 
@@ -168,15 +169,83 @@ static ordo_status sgd_step(void *ctx, const ordo_step_args *args)
   return ORDO_OK;
 }
 
+/* State of the element `i` of the parameter when the optimizer is made. */
+static float first_state(int param, int64_t i)
+{
+  return (float)(100 * param + i % 50);
+}
+
+static void make_state(rig *r, int g, uint64_t l)
+{
+  const ordo_leaf *leaf = r->leaves[g][l];
+  r->state[g][l] = calloc((size_t)leaf->numel + 1, sizeof(float));
+  for (uint64_t c = 0; c < leaf->placement->n_chunks; c++)
+    for (int64_t k = 0; k < chunk_numel(&leaf->placement->chunks[c]); k++)
+      r->state[g][l][leaf->placement->chunks[c].leaf_offset + k] =
+          first_state((int)leaf->placement->chunks[c].param->index, element_at(&leaf->placement->chunks[c], k));
+}
+
+/* One to one, as fsdp2 maps; the state of an element moves with it. */
+static ordo_status sgd_rebind(void *ctx, const ordo_leaf_map *map, size_t n)
+{
+  rig *r = ctx;
+  if (r->options.fail_rebind && r->rebound == 0)
+    return ordo_fail(rig_context, ORDO_E_UNSUPPORTED, "E-TEST", "rebind refuses", "test", "it was told to", "");
+  r->rebound++;
+  for (size_t i = 0; i < n; i++)
+    for (int g = 0; g < 2; g++)
+      for (uint64_t l = 0; l < r->groups[g].n_leaves; l++) {
+        if (r->leaves[g][l] != map[i].old_leaf)
+          continue;
+        r->leaves[g][l] = map[i].new_leaf;
+        if (r->options.eager) {
+          free(r->state[g][l]);
+          make_state(r, g, l); /* what every rank can work out: the values that belong to its elements */
+        }
+        g = 2;
+        break;
+      }
+  return ORDO_OK;
+}
+
+static float *sgd_slot(void *ctx, const ordo_leaf *leaf, uint32_t slot)
+{
+  rig *r = ctx;
+  for (int g = 0; g < 2; g++)
+    for (uint64_t l = 0; l < r->groups[g].n_leaves; l++)
+      if (r->leaves[g][l] == leaf && slot == 0)
+        return r->state[g][l];
+  return NULL;
+}
+
 static void sgd_destroy(void *ctx)
 {
-  (void)ctx;
+  rig *r = ctx;
+  r->restored = 1;
+  for (int g = 0; g < 2; g++)
+    for (uint64_t l = 0; l < r->groups[g].n_leaves; l++) {
+      const ordo_leaf *leaf = r->leaves[g][l];
+      r->restored &= leaf == r->first_leaves[g][l] && leaf->state == ORDO_LEAF_LIVE;
+      for (int64_t i = 0; r->options.eager && r->restored && i < leaf->numel; i++)
+        r->restored &= r->state[g][l][i] == first_state((int)leaf->params[0]->index, i);
+      free(r->state[g][l]);
+      r->state[g][l] = NULL;
+    }
+}
+
+static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *param, void *data, void *grad)
+{
+  rig *r = ctx;
+  (void)model, (void)param, (void)data, (void)grad;
+  if (++r->binds == r->options.fail_bind)
+    return ordo_fail(rig_context, ORDO_E_STATE, "E-TEST", "bind refuses", "test", "it was told to", "");
+  return ORDO_OK;
 }
 
 static uint32_t sgd_slots(void *ctx)
 {
-  (void)ctx;
-  return 0;
+  const rig *r = ctx;
+  return r->options.eager ? 1 : 0;
 }
 
 static ordo_status make_optimizer(void *ctx, const ordo_model *model, ordo_optimizer *optimizer)
@@ -192,6 +261,10 @@ static ordo_status make_optimizer(void *ctx, const ordo_model *model, ordo_optim
     if ((leaf->flags & ORDO_PARAM_REQUIRES_GRAD) && i + 1 != r->options.leave_out)
       group->leaves[group->n_leaves++] = leaf;
   }
+  memcpy(r->first_leaves, r->leaves, sizeof r->leaves);
+  for (int g = 0; g < 2; g++)
+    for (uint64_t l = 0; r->options.eager && l < r->groups[g].n_leaves; l++)
+      make_state(r, g, l);
   *optimizer = (ordo_optimizer){.struct_size = sizeof *optimizer,
                                 .ctx = r,
                                 .name = "sgd",
@@ -199,7 +272,9 @@ static ordo_status make_optimizer(void *ctx, const ordo_model *model, ordo_optim
                                 .n_groups = 2,
                                 .groups = r->groups,
                                 .step = sgd_step,
+                                .rebind = r->options.rebinds ? sgd_rebind : NULL,
                                 .n_slots = sgd_slots,
+                                .slot = sgd_slot,
                                 .destroy = sgd_destroy};
   return ORDO_OK;
 }
@@ -208,9 +283,10 @@ static ordo_status make_optimizer(void *ctx, const ordo_model *model, ordo_optim
 
 void rig_start(int argc, char **argv)
 {
+  rig_path = argc > 1 ? argv[1] : NULL;
   const ordo_context_options options = {.struct_size = sizeof options,
                                         .program_name = "test",
-                                        .plugin_path = argc > 1 ? argv[1] : NULL,
+                                        .plugin_path = rig_path,
                                         .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH | ORDO_CONTEXT_ALLOW_INSECURE};
   const ordo_mpi_options mpi_options = {.struct_size = sizeof mpi_options, .deadline_seconds = 30.0};
   if (ordo_context_create(&options, &rig_context) != ORDO_OK ||
@@ -254,7 +330,8 @@ ordo_status rig_create(rig *r, const rig_options *options)
                                      .models = options->two_models ? models : NULL,
                                      .n_models = options->two_models ? 2 : 0};
   r->embedder = (ordo_embedder){
-      .struct_size = sizeof r->embedder, .ctx = r, .model_build = build, .weights_read = read_weights, .optimizer_create = make_optimizer};
+      .struct_size = sizeof r->embedder, .ctx = r, .model_build = build, .weights_read = read_weights,
+                                .bind = options->fail_bind ? bind : NULL, .optimizer_create = make_optimizer};
   const ordo_session_options session_options = {.struct_size = sizeof session_options,
                                                 .comm = rig_comm,
                                                 .seed = 1,

@@ -31,7 +31,11 @@ typedef struct rig_options {
   int different_sources; /* ranks read different weights */
   int two_models;        /* a frozen second model of the same shape */
   uint32_t leave_out;    /* the optimizer leaves this leaf out, counted from 1 */
-  ordo_dtype rounded;     /* parameters are gathered in this type, 0: f32 */
+  ordo_dtype rounded;    /* parameters are gathered in this type, 0: f32 */
+  int rebinds;           /* the optimizer can follow to new leaves */
+  int eager;             /* and has state from the start, a number per element, as Adagrad does */
+  int fail_rebind;       /* rebind refuses, having changed nothing */
+  int fail_bind;         /* the embedder refuses bind number n, counted from 1 */
 } rig_options;
 
 typedef struct rig_step_spec {
@@ -52,7 +56,10 @@ typedef struct rig {
   const ordo_model *model;
   ordo_group groups[2];
   ordo_leaf *leaves[2][RIG_PARAMS];
-  int optimizers_made;
+  int optimizers_made, rebound, binds;
+  ordo_leaf *first_leaves[2][RIG_PARAMS]; /* of the optimizer when it was made */
+  float *state[2][RIG_PARAMS];            /* eager: of leaves[g][l] */
+  int restored; /* the optimizer was freed with the leaves and the state that it was made with */
   int64_t elements_at_creation; /* of the leaves that the optimizer was made of */
   int step;
   float *reference[RIG_PARAMS];
@@ -62,7 +69,8 @@ typedef struct rig {
 extern ordo_context *rig_context;
 extern ordo_comm_provider *rig_comm;
 extern int rig_rank, rig_ranks;
-extern int rig_tiny;      /* 1: no dimension is above 3 */
+extern int rig_tiny;         /* 1: no dimension is above 3 */
+extern const char *rig_path; /* of plugins */
 extern int64_t rig_scale; /* rows of every parameter are multiplied by it; 1 */
 
 /* Starts and ends MPI, the context and the provider; argv[1] is the plugin path. */
