@@ -126,13 +126,13 @@ static ordo_status open_outputs(ordo_run *run, training *t)
   return status;
 }
 
-static void activity(void *ctx, ordo_activity what, const char *unit, int begins)
+static void activity(void *ctx, ordo_activity what, const char *unit, ordo_edge edge)
 {
   training *t = ctx;
   if (t->timeline)
-    ordo_timeline_activity(t->timeline, ordo_embed_session(t->embed), what, unit, begins);
+    ordo_timeline_activity(t->timeline, ordo_embed_session(t->embed), what, unit, edge);
   if (t->trace)
-    ordo_trace_activity(t->trace, what, unit, begins);
+    ordo_trace_activity(t->trace, what, unit, edge);
 }
 
 static ordo_status open_details(ordo_run *run, training *t, ordo_embed_options *options)
