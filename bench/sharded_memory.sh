@@ -2,7 +2,8 @@
 # sharded_memory.sh ORDO [STRATEGY...] - what a sharded strategy holds of parameters, gradients and optimizer at its worst moment, against the bound
 # of two units. Without names: every strategy that `ordo list` finds and that replaces leaves. Exit code 1 if one holds more.
 #
-# Read from the memory timeline of the second step on two ranks, activations left out, because an average or a count of all-gathers would
+# Gathered parameters lie in whole huge pages, so each of the three buffers of the bound may have up to 2 MiB of padding; a third block would be
+# 12 MiB more. Read from the memory timeline of the second step on two ranks, activations left out, because an average or a count of all-gathers would
 # not show that a third unit was alive.
 set -eu
 ordo=$1
@@ -29,6 +30,6 @@ for strategy in "$@"; do
       block = 4 * d * d + 3 * d * F + 2 * d; root = V * d + d; P = root + L * block
       bound = 16 * P / W + 8 * root + 12 * block
       printf "%-34s %7.1f MiB at the worst moment, %s; %.3f of the bound of two units, %.1f MiB\n", name, worst / 1048576, where, worst / bound, bound / 1048576
-      exit !(worst > 0 && worst <= bound + 1048576) }' "$work/memory.csv" || failed=1
+      exit !(worst > 0 && worst <= bound + 3 * 2097152 + 65536) }' "$work/memory.csv" || failed=1
 done
 exit $failed

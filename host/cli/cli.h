@@ -62,9 +62,10 @@ void cli_json_member(GString *json, const char *key, const char *text);
 const char *cli_style(gboolean colour, const char *name);
 
 /* plan_options.c: what plan, why and why-not have in common */
+enum { CLI_RANKS_NOT_GIVEN = G_MININT };
 typedef struct cli_plan_options {
   char *strategy, *precision, *default_strategy;
-  int ranks; /* 0: the fewest that the expression allows */
+  int ranks; /* CLI_RANKS_NOT_GIVEN: the fewest that the expression allows */
   gboolean resume, eval;
 } cli_plan_options;
 #define CLI_PLAN_ENTRIES(O)                                                                                                       \
@@ -76,10 +77,11 @@ typedef struct cli_plan_options {
   {                                                                                                                               \
     "eval", 0, 0, G_OPTION_ARG_NONE, &(O).eval, "a session that only evaluates", NULL                                             \
   }
+#define CLI_PLAN_OPTIONS_NONE ((cli_plan_options){.ranks = CLI_RANKS_NOT_GIVEN})
 void cli_plan_options_clear(cli_plan_options *options);
-/* Makes the plan. Returns null after printing errors and setting *exit_code; a plan with a conflict is returned with *exit_code
+/* Makes the plan for `verb`. Returns null after printing errors and setting *exit_code; a plan with a conflict is returned with *exit_code
  * CLI_CONFLICT and nothing printed. */
-ordo_plan *cli_plan_make(ordo_cli *cli, const cli_plan_options *options, int *exit_code);
+ordo_plan *cli_plan_make(ordo_cli *cli, const char *verb, const cli_plan_options *options, int *exit_code);
 
 /* launch.c */
 /* `ordo VERB` for a program of its own: prepares the environment and becomes it, or runs it on several ranks. */
@@ -103,6 +105,7 @@ void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length);
 /* Everything held back is written, for a pause or the end of the stream. */
 void cli_noise_flush(cli_noise *noise);
 /* What mpirun said about the end: rank -1 and signal 0 if nothing, exit_code -1 if nothing. */
+gboolean cli_noise_rank_spoke(const cli_noise *noise); /* an error of the house went through */
 void cli_noise_verdict(const cli_noise *noise, int *rank, int *signal_number, int *exit_code);
 
 /* mpi_verdict.c */

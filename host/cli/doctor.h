@@ -15,7 +15,7 @@ typedef struct doctor_check {
 void doctor_add(GPtrArray *checks, int verdict, const char *topic, const char *format, ...) G_GNUC_PRINTF(4, 5);
 void doctor_check_free(gpointer data);
 
-/* Privilege, cores, functions that `program` offers to plugins. */
+/* Privilege, cores, functions that `program` (null: this one) offers to plugins. */
 void doctor_process(GPtrArray *checks, const char *program);
 /* Library, mpirun, thread level. */
 void doctor_mpi(GPtrArray *checks);

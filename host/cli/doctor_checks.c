@@ -56,15 +56,16 @@ void doctor_process(GPtrArray *checks, const char *program)
              privileged ? "uid %u, privileged: environment and home are ignored" : "uid %u, not privileged", (unsigned)geteuid());
   doctor_add(checks, usable ? DOCTOR_GOOD : DOCTOR_WARNING, "cores", "%d usable by this process, %ld in the machine", usable,
              sysconf(_SC_NPROCESSORS_ONLN));
-  int exported = cli_elf_exports(program, &example);
+  int exported = cli_elf_exports(program ? program : "/proc/self/exe", &example);
   if (exported < 0)
-    doctor_add(checks, DOCTOR_WARNING, "exports", "%s is no ELF file of this machine", program);
+    doctor_add(checks, program ? DOCTOR_BROKEN : DOCTOR_WARNING, "exports", "%s is no ELF file of this machine: not checked",
+               program ? program : "/proc/self/exe");
   else if (exported == 0)
     doctor_add(checks, DOCTOR_GOOD, "exports", "the program offers no functions to plugins");
   else
     doctor_add(checks, DOCTOR_WARNING, "exports",
                "%s offers %d functions to plugins (such as %s): one of the same name replaces the plugin's own; link it without -rdynamic",
-               program, exported, example);
+               program ? program : "ordo", exported, example);
 }
 
 void doctor_mpi(GPtrArray *checks)

@@ -70,7 +70,8 @@ static int ranks_around_us(const char **launcher)
 static int ranks_of_file(const char *path)
 {
   g_autoptr(GKeyFile) file = g_key_file_new();
-  if (!g_key_file_load_from_file(file, path, G_KEY_FILE_NONE, NULL))
+  if (!g_file_test(path, G_FILE_TEST_IS_REGULAR) || /* opening a FIFO waits for somebody to write */
+      !g_key_file_load_from_file(file, path, G_KEY_FILE_NONE, NULL))
     return 0;
   return MAX(0, g_key_file_get_integer(file, "train", "ranks", NULL));
 }

@@ -16,10 +16,12 @@ enum { RULE_DASHES = 20, MOST_LINES = 40 };
 
 struct cli_noise {
   int output;
-  GString *line;    /* not finished yet, nothing of it written */
-  GString *held;    /* a paragraph, from its first line of dashes */
-  int held_lines;   /* 0: outside a paragraph */
-  gboolean midline; /* the start of the current line was written */
+  GString *line;       /* not finished yet, nothing of it written */
+  GString *held;       /* a paragraph, from its first line of dashes */
+  int held_lines;      /* 0: outside a paragraph */
+  gboolean midline;    /* the start of the current line was written */
+  gboolean rank_spoke; /* a rank has printed an error of the house */
+  gboolean aborted;    /* `rank` is one that called MPI_Abort */
   int rank, signal_number, exit_code;
 };
 
@@ -95,7 +97,7 @@ static gboolean read_exit(cli_noise *noise, const char *text)
     return FALSE;
   const char *end = strchr(name, '\n');
   const char *comma = end ? g_strrstr_len(name, end - name, ",") : NULL;
-  if (noise->rank < 0)
+  if (noise->rank < 0 || noise->aborted) /* an abort is the answer to something: the rank that ended first is the cause */
     noise->rank = comma ? atoi(comma + 1) : -1;
   noise->exit_code = atoi(code + strlen("Exit code:"));
   return TRUE;
@@ -110,6 +112,7 @@ static gboolean read_abort(cli_noise *noise, const char *text)
   if (!code)
     return FALSE;
   code += strlen("rrorcode");
+  noise->aborted = TRUE;
   noise->rank = atoi(rank + strlen("MPI_ABORT was invoked on rank "));
   noise->exit_code = atoi(code + strspn(code, ": "));
   return TRUE;
@@ -130,10 +133,25 @@ static gboolean is_known(cli_noise *noise)
          (strstr(flat, "Primary job") && strstr(flat, "non-zero exit code")) || is_aborted(flat);
 }
 
+/* "[host:4711] 1 more process has sent help message ..." and "[host:4711] Set MCA parameter ... to see all help / error messages":
+ * they count paragraphs that are kept back. "[host:4711] [[1,0],0] ORTE_ERROR_LOG: ... show_help.c ...": it lost one of them. */
+static gboolean is_tally(const char *line)
+{
+  const char *text = line[0] == '[' ? strstr(line, "] ") : NULL;
+  return text && ((strstr(text, "ORTE_ERROR_LOG") && strstr(text, "show_help.c")) ||
+                  (strstr(text, " more process") && strstr(text, "sent help message")) ||
+                  (strstr(text, "] Set MCA parameter \"") && strstr(text, "to see all help / error messages")));
+}
+
 static void take_line(cli_noise *noise)
 {
   gboolean rule = !noise->midline && is_rule(noise->line->str, noise->line->len);
+  if (noise->held_lines == 0 && !noise->midline && is_tally(noise->line->str)) {
+    g_string_truncate(noise->line, 0);
+    return;
+  }
   if (noise->held_lines == 0 && !rule) {
+    noise->rank_spoke |= !noise->midline && g_str_has_prefix(noise->line->str, "error E-");
     write_out(noise, noise->line);
     return;
   }
@@ -164,7 +182,7 @@ void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
       noise->midline = FALSE;
     }
   }
-  if (noise->line->len && noise->held_lines == 0 && (noise->midline || noise->line->str[0] != '-')) {
+  if (noise->line->len && noise->held_lines == 0 && (noise->midline || !strchr("-[e", noise->line->str[0]))) {
     write_out(noise, noise->line);
     noise->midline = TRUE;
   }
@@ -178,6 +196,11 @@ void cli_noise_flush(cli_noise *noise)
   write_out(noise, noise->held_lines ? noise->held : noise->line);
   g_string_truncate(noise->line, 0);
   noise->held_lines = 0;
+}
+
+gboolean cli_noise_rank_spoke(const cli_noise *noise)
+{
+  return noise->rank_spoke;
 }
 
 void cli_noise_verdict(const cli_noise *noise, int *rank, int *signal_number, int *exit_code)

@@ -40,8 +40,8 @@ int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int 
   if (signal_number)
     return rank_lost(cli, ranks, rank, signal_number);
   int code = exit_code >= 0 ? exit_code : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  if (exit_code > 0 && code <= CLI_REFUSED)
-    return code; /* the rank has said why */
+  if ((exit_code > 0 || (code > 0 && cli_noise_rank_spoke(noise))) && code <= CLI_REFUSED)
+    return code; /* the rank has said why; mpirun sometimes loses its own message about that */
   if (exit_code == 0 || (exit_code > CLI_REFUSED && exit_code <= 128)) {
     g_autofree char *what = g_strdup_printf("rank %d left the run with exit code %d", rank, exit_code);
     cli_error(cli, "E-RUN-RANK-LOST", what, NULL,

@@ -28,7 +28,7 @@ static int fewest_ranks(const char *strategy)
   return (int)product;
 }
 
-ordo_plan *cli_plan_make(ordo_cli *cli, const cli_plan_options *options, int *exit_code)
+ordo_plan *cli_plan_make(ordo_cli *cli, const char *verb, const cli_plan_options *options, int *exit_code)
 {
   ordo_context *context = cli_context(cli);
   ordo_plan_request request = {.struct_size = sizeof request};
@@ -37,14 +37,14 @@ ordo_plan *cli_plan_make(ordo_cli *cli, const cli_plan_options *options, int *ex
   *exit_code = CLI_USAGE;
   if (!context)
     return NULL;
-  if (options->ranks < 0) {
-    cli_usage(cli, "plan", "--ranks must be at least 1", NULL, NULL);
+  if (options->ranks < 1 && options->ranks != CLI_RANKS_NOT_GIVEN) {
+    cli_usage(cli, verb, "--ranks must be at least 1", NULL, NULL);
     return NULL;
   }
   request.strategy = options->strategy;
   request.precision = options->precision;
   request.default_strategy = options->default_strategy;
-  request.ranks = options->ranks ? options->ranks : fewest_ranks(options->strategy);
+  request.ranks = options->ranks != CLI_RANKS_NOT_GIVEN ? options->ranks : fewest_ranks(options->strategy);
   request.flags = (options->resume ? ORDO_PLAN_RESUME : 0) | (options->eval ? ORDO_PLAN_EVAL : 0);
   ordo_status status = ordo_plan_create(context, &request, &plan);
   *exit_code = cli_exit_code(status);

@@ -74,9 +74,12 @@ int cli_doctor(ordo_cli *cli, int argc, char **argv)
   if (!cli_parse(cli, "doctor", entries, argc, argv, 0, 0, &words, &code))
     return code;
 
+  if (program && !g_file_test(program, G_FILE_TEST_IS_REGULAR))
+    return cli_usage(cli, "doctor", "the program to check is no file", program, "give the path of an executable");
+
   g_autoptr(GPtrArray) checks = g_ptr_array_new_with_free_func(doctor_check_free);
   doctor_add(checks, DOCTOR_GOOD, "ordo", "%s, plugin ABI %u.%u", ordo_version(), ORDO_ABI_MAJOR, ORDO_ABI_MINOR);
-  doctor_process(checks, program ? program : "/proc/self/exe");
+  doctor_process(checks, program);
   check_plugins(cli, checks);
   doctor_programs(checks);
   doctor_mpi(checks);

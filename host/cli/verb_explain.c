@@ -50,10 +50,13 @@ int cli_explain(ordo_cli *cli, int argc, char **argv)
     print_markdown();
     return CLI_DONE;
   }
+  int width = 0;
+  for (size_t i = 0; i < G_N_ELEMENTS(texts); i++)
+    width = MAX(width, (int)strlen(texts[i].code));
   g_autofree char *wanted = words[0] ? g_ascii_strup(words[0], -1) : NULL;
   for (size_t i = 0; i < G_N_ELEMENTS(texts); i++) {
     if (!wanted) {
-      printf("%-26s %s\n", texts[i].code, texts[i].title);
+      printf("%-*s  %s\n", width, texts[i].code, texts[i].title);
     } else if (!strcmp(texts[i].code, wanted)) {
       printf("%s%s%s: %s\n\n%s\n", cli_style(cli->colour_out, "bold"), texts[i].code, cli_style(cli->colour_out, "off"), texts[i].title,
              texts[i].explanation);

@@ -40,8 +40,9 @@ static void print_row(const ordo_cli *cli, const ordo_plugin_info *info, int id_
   g_autofree char *label = label_of(info);
   const char *colour = info->state == ORDO_PLUGIN_USABLE ? "green" : info->state == ORDO_PLUGIN_SHADOWED ? "dim" : "red";
   const char *text = info->state == ORDO_PLUGIN_USABLE ? info->summary : info->reason;
-  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width, info->version ? info->version : "-",
-         cli_style(cli->colour_out, colour), state_name(info->state), cli_style(cli->colour_out, "off"), text ? text : "");
+  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width,
+         info->version ? info->version : "-", cli_style(cli->colour_out, colour), state_name(info->state),
+         cli_style(cli->colour_out, "off"), text ? text : "");
   if (info->state != ORDO_PLUGIN_USABLE)
     printf("%-*s  %s (%s)\n", id_width, "", info->path ? info->path : "-", info->source ? info->source : "-");
 }

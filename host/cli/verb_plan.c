@@ -7,13 +7,13 @@
 
 int cli_plan(ordo_cli *cli, int argc, char **argv)
 {
-  cli_plan_options o = {0};
+  cli_plan_options o = CLI_PLAN_OPTIONS_NONE;
   gboolean explain = FALSE, json = FALSE, dot = FALSE, digest = FALSE, steps = FALSE;
   const GOptionEntry entries[] = {
       CLI_PLAN_ENTRIES(o),
       {"explain", 0, 0, G_OPTION_ARG_NONE, &explain, "every reason, what was not selected, lines that were skipped", NULL},
       {"json", 0, 0, G_OPTION_ARG_NONE, &json, "the same facts for a program", NULL},
-      {"dot", 0, 0, G_OPTION_ARG_NONE, &dot, "the graph: ordo plan --dot | dot -Tsvg", NULL},
+      {"dot", 0, 0, G_OPTION_ARG_NONE, &dot, "the graph, for `dot -Tsvg`", NULL},
       {"digest", 0, 0, G_OPTION_ARG_NONE, &digest, "16 hex digits, equal if two ranks would do the same", NULL},
       {"steps", 0, 0, G_OPTION_ARG_NONE, &steps, "ids of the steps, one a line", NULL},
       G_OPTION_ENTRY_NULL,
@@ -29,7 +29,7 @@ int cli_plan(ordo_cli *cli, int argc, char **argv)
                      NULL);
     goto out;
   }
-  plan = cli_plan_make(cli, &o, &code);
+  plan = cli_plan_make(cli, "plan", &o, &code);
   if (!plan)
     goto out;
   if (code != CLI_DONE && (digest || steps)) {

@@ -20,7 +20,7 @@ static int print_answer(ordo_cli *cli, ordo_status status, char *text, int code)
 
 int cli_why(ordo_cli *cli, int argc, char **argv)
 {
-  cli_plan_options o = {0};
+  cli_plan_options o = CLI_PLAN_OPTIONS_NONE;
   gboolean json = FALSE;
   const GOptionEntry entries[] = {
       CLI_PLAN_ENTRIES(o),
@@ -34,7 +34,7 @@ int cli_why(ordo_cli *cli, int argc, char **argv)
 
   if (!cli_parse(cli, "why", entries, argc, argv, 2, 2, &words, &code))
     goto out;
-  plan = cli_plan_make(cli, &o, &code);
+  plan = cli_plan_make(cli, "why", &o, &code);
   if (!plan)
     goto out;
   if (code != CLI_DONE) {
@@ -66,7 +66,7 @@ static void split_pair(ordo_cli *cli, cli_plan_options *o)
 
 int cli_why_not(ordo_cli *cli, int argc, char **argv)
 {
-  cli_plan_options o = {0};
+  cli_plan_options o = CLI_PLAN_OPTIONS_NONE;
   gboolean json = FALSE;
   const GOptionEntry entries[] = {
       CLI_PLAN_ENTRIES(o),
@@ -92,7 +92,7 @@ int cli_why_not(ordo_cli *cli, int argc, char **argv)
     o.precision = g_strdup(words[1]);
   else if (n == 1 && !o.precision)
     split_pair(cli, &o);
-  plan = cli_plan_make(cli, &o, &code);
+  plan = cli_plan_make(cli, "why-not", &o, &code);
   if (!plan)
     goto out;
   ordo_status status = ordo_plan_why_not(plan, json ? ORDO_RENDER_JSON : ORDO_RENDER_TEXT, &text);

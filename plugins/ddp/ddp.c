@@ -37,7 +37,7 @@ ORDO_MANIFEST(
     "alias=ddp_bf16:hook=bf16\n"
     "option=bucket_cap|size|25MiB|1..|a bucket is closed when it holds at least this much\n"
     "option=first_bucket|size|1MiB|1..|the same for the first bucket, so that communication starts early\n"
-    "option=hook|string|none||how a bucket is reduced: none, fp16, bf16, or the id of a comm_hook plugin\n"
+    "option=hook|comm_hook|none|none,fp16,bf16|how a bucket is reduced: by one of these, or by a comm_hook plugin\n"
     "option=find_unused_parameters|bool|false||parameters may get no gradient in a step; those that no rank used keep none\n"
     "option=static_graph|bool|false||the parameters used in the first step are used in every step; a deviation is an error\n"
     "option=gradient_as_bucket_view|bool|true||always true: gradients live in their bucket, nothing is copied\n"

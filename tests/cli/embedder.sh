@@ -11,6 +11,8 @@ cp "$source/examples/embed-minimal/main.c" "$source/examples/embed-minimal/build
 export PKG_CONFIG_PATH=$work/root$prefix/lib/pkgconfig
 # Only Ordo's own file is moved: its prefix becomes the copy's.
 sed -i "s|^prefix=.*|prefix=$work/root$prefix|" "$PKG_CONFIG_PATH"/ordo*.pc
+# A library with a sanitizer runs only in a program that has its runtime too.
+if readelf -d "$work/root$prefix/lib/libordo.so" | grep -q libasan; then export CC="${CC:-cc} -fsanitize=address,undefined"; fi
 "$work/build" "$work/linear"
 export LD_LIBRARY_PATH=$work/root$prefix/lib ORDO_PLUGIN_PATH=$work/root$prefix/lib/ordo/plugins
 one=$("$work/linear")

@@ -89,6 +89,12 @@ static void an_exit_code_is_read(void **state)
 static void an_abort_is_read(void **state)
 {
   (void)state;
+  /* Rank 0 aborted because rank 1 had gone: the exit code is that of rank 1. */
+  expect(RULE "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n" RULE RULE
+              "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first "
+              "process to do so "
+              "was:\n\n  Process name: [[17105,1],1]\n  Exit code:    7\n" RULE,
+         "", (verdict){1, 0, 7});
   expect(RULE "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n\nNOTE: invoking MPI_ABORT causes Open "
               "MPI to kill all "
               "MPI processes.\n" RULE,
@@ -98,13 +104,44 @@ static void an_abort_is_read(void **state)
          "", (verdict){2, 0, 4});
 }
 
+/* Two ranks that abort: mpirun counts what it does not repeat, in lines outside of every paragraph. */
+static void the_tally_of_repeated_messages_is_held_back(void **state)
+{
+  (void)state;
+  expect("error E-X: said by a rank\n[vm:03080] 1 more process has sent help message help-mpi-api.txt / mpi-abort\n"
+         "[vm:03080] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\nend\n",
+         "error E-X: said by a rank\nend\n", (verdict){-1, 0, -1});
+  expect("[host:1] 12 more processes have sent help message help-mpi-api.txt / mpi-abort\n", "", (verdict){-1, 0, -1});
+  expect("[vm:17358] [[12080,0],0] ORTE_ERROR_LOG: Out of resource in file ../../../orte/util/show_help.c at line 507\n", "",
+         (verdict){-1, 0, -1});
+  expect("[a plugin] says something\n[half", "[a plugin] says something\n[half", (verdict){-1, 0, -1});
+}
+
+/* When mpirun loses its message, its exit code is believed only if a rank has said why. */
+static void an_error_of_a_rank_is_noticed(void **state)
+{
+  (void)state;
+  const char *const texts[] = {"error E-STEP-WEIGHT: no targets\n", "loss 2.1\nerror E-X: y\n", "loss 2.1\n", "no error E-X here\n"};
+  for (int i = 0; i < 4; i++)
+    for (size_t piece = 1; piece < 40; piece += 6) {
+      int ends[2];
+      assert_int_equal(pipe(ends), 0);
+      cli_noise *noise = cli_noise_new(ends[1]);
+      for (size_t at = 0; at < strlen(texts[i]); at += piece)
+        cli_noise_feed(noise, texts[i] + at, MIN(piece, strlen(texts[i]) - at));
+      assert_int_equal(cli_noise_rank_spoke(noise), i < 2);
+      cli_noise_free(noise);
+      close(ends[0]);
+      close(ends[1]);
+    }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ordinary_text_passes),
-      cmocka_unit_test(a_signal_is_read),
-      cmocka_unit_test(an_exit_code_is_read),
-      cmocka_unit_test(an_abort_is_read),
+      cmocka_unit_test(ordinary_text_passes),          cmocka_unit_test(a_signal_is_read),
+      cmocka_unit_test(an_exit_code_is_read),          cmocka_unit_test(an_abort_is_read),
+      cmocka_unit_test(an_error_of_a_rank_is_noticed), cmocka_unit_test(the_tally_of_repeated_messages_is_held_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

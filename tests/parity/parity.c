@@ -1,5 +1,5 @@
-/* parity.c - `mpirun -n N parity --strategy S`: the table of cases, N ranks against one, on a small random model and, when it is there, on
- * the golden one. A line a case; exit code 1 if one leaves its gate. Every strategy is held to the same table.
+/* parity.c - `mpirun -n N parity --strategy S [--peer P]`: the table of cases, N ranks against one, on a small random model and, when it is
+ * there, on the golden one. A line a case; exit code 1 if one leaves its gate. Every strategy is held to the same table.
  */
 #include "parity.h"
 
@@ -38,6 +38,7 @@ typedef struct suite {
   ordo_context *context;
   ordo_comm_provider *comm;
   const char *strategy;
+  const char *peer; /* whose bits ordered cases must have too; null: none */
   int rank;
   int failed;
 } suite;
@@ -65,7 +66,7 @@ static void verdict(suite *s, const parity_case *c, const parity_source *source,
   fflush(stdout);
 }
 
-/* Runs an ordered case once more, without delays, and compares bits. */
+/* Runs an ordered case once more, without delays, with this strategy or the peer, and compares bits. */
 static void compare_bits(suite *s, const parity_case *c, const parity_source *source, const parity_trace *first, const char *strategy)
 {
   parity_case plain = *c;
@@ -75,9 +76,9 @@ static void compare_bits(suite *s, const parity_case *c, const parity_source *so
     stop(s, c->name);
   if (s->rank == 0)
     verdict(s, c, source, same_bits(first, &again) ? 0.0 : INFINITY,
-            strcmp(strategy, s->strategy) != 0 ? "bits of ddp"
-            : c->delays                        ? "bits of a run without delays"
-                                               : "bits of a second run");
+            strategy != s->strategy ? strategy
+            : c->delays             ? "bits of a run without delays"
+                                    : "bits of a second run");
   parity_trace_clear(&again);
 }
 
@@ -99,9 +100,8 @@ static void run_case(suite *s, const parity_case *row, const parity_source *sour
   }
   if (c->ordered && !skipped) {
     compare_bits(s, c, source, &many, s->strategy);
-    /* On two axes a sum is a sum of sums: another order, and other bits, than ddp on as many ranks. */
-    if (strcmp(s->strategy, "ddp") != 0 && strchr(s->strategy, '+') == NULL)
-      compare_bits(s, c, source, &many, "ddp");
+    if (s->peer)
+      compare_bits(s, c, source, &many, s->peer);
   }
   parity_trace_clear(&one);
   parity_trace_clear(&many);
@@ -188,6 +188,8 @@ int main(int argc, char **argv)
   for (int i = 1; i + 1 < argc; i += 2)
     if (strcmp(argv[i], "--strategy") == 0)
       s.strategy = argv[i + 1];
+    else if (strcmp(argv[i], "--peer") == 0)
+      s.peer = argv[i + 1];
   if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
     fprintf(stderr, "parity: %s\n", reason);
     return 1;

@@ -76,7 +76,7 @@ static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model,
       ordo_param_desc desc = {.struct_size = sizeof desc,
                               .name = param->name,
                               .dtype = ORDO_F32,
-                              .flags = (model == POLICY ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay ? ORDO_PARAM_DECAY : 0u),
+                              .flags = model == POLICY ? ORDO_PARAM_REQUIRES_GRAD : 0u,
                               .tie_group = param->tie_group,
                               .ndim = param->ndim};
       memcpy(desc.shape, param->shape, param->ndim * sizeof *param->shape);
@@ -297,7 +297,7 @@ static int run(ordo_context *context, const ordo_comm_provider *comm, const char
   ordo_plan *plan = NULL;
   char reason[200] = "";
   job j = {.context = context};
-  j.optimizer = (ordo_leaf_optimizer_options){is_sgd, is_sgd ? 0.02 : 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.9};
+  j.optimizer = (ordo_leaf_optimizer_options){is_sgd, is_sgd ? 0.02 : 1e-3, 0.9, 0.95, 1e-8, 0.0, 0.9};
   for (uint32_t m = 0; m < N_MODELS; m++) {
     side *s = &j.sides[m];
     *s = (side){&j, m, llama_create(&config, NULL, reason, sizeof reason), ordo_weights_fresh(&config, 5 + m, 0.08)};

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *ordo_activity_name(ordo_activity activity)
 {
@@ -178,6 +179,24 @@ ordo_status ordo_embed_llama_status(ordo_embed *embed, int status)
                    status == LLAMA_E_NOMEM ? "use a smaller train.micro_batch" : "check the data and the model");
 }
 
+/* Weights alone, spread over all ranks: a machine that cannot hold them would be driven out of memory and end without a word. */
+static ordo_status check_memory(const ordo_embed *embed)
+{
+  const ordo_embed_options *o = &embed->options;
+  double bytes = 0.0, most = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+  g_autofree char *why = NULL;
+  for (uint32_t p = 0; p < llama_n_params(embed->llama); p++) {
+    const struct llama_param *param = llama_param_at(embed->llama, p);
+    if (p == 0 || param->tie_group < 0) /* a tied head has the storage of the embedding, which is the first */
+      bytes += (double)sizeof(float) * (double)param->numel;
+  }
+  if (most <= 0.0 || !o->comm || bytes / o->comm->size <= most)
+    return ORDO_OK;
+  why = g_strdup_printf("its weights need %.0f GiB on %d rank(s), this machine has %.0f GiB", bytes / 0x1p30, o->comm->size, most / 0x1p30);
+  return ordo_fail(o->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "the model is too large for this machine", o->weights->origin, why,
+                   "use smaller sizes in [model], or more machines and a sharding strategy");
+}
+
 static ordo_status create_llama(ordo_embed *embed)
 {
   char reason[200] = "";
@@ -197,8 +216,10 @@ static ordo_status create_llama(ordo_embed *embed)
     return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-TRAIN-MODEL", "the model cannot be made", embed->options.weights->origin,
                      reason, "check the sizes in [model]");
   llama_set_hooks(embed->llama, &hooks);
-  ordo_status status =
-      embed->options.weights->check ? embed->options.weights->check(embed->options.weights, embed->llama, &problems) : ORDO_OK;
+  ordo_status status = check_memory(embed);
+  if (status != ORDO_OK)
+    return status;
+  status = embed->options.weights->check ? embed->options.weights->check(embed->options.weights, embed->llama, &problems) : ORDO_OK;
   return status == ORDO_OK ? ORDO_OK : ordo_problems_to_context(&problems, embed->options.context, status);
 }
 
@@ -257,7 +278,10 @@ ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **re
     status = options->batch > 0 ? reserve(embed) : ORDO_OK;
   }
   if (status != ORDO_OK) {
-    ordo_embed_destroy(embed);
+    /* On several ranks others may still be in the set-up: taking the session apart would meet them in collectives that they do not
+     * start, and their complaint about that would hide this error. The program says it and ends. */
+    if (!options->comm || options->comm->size == 1)
+      ordo_embed_destroy(embed);
     return status;
   }
   *result = embed;

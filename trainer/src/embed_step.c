@@ -171,5 +171,8 @@ ordo_status ordo_embed_evaluate(ordo_embed *embed, const ordo_data *data, int64_
   if (status == ORDO_OK)
     status = ordo_session_sum(embed->session, sums, 3);
   *total = (ordo_loss_sum){sums[0], sums[1], sums[2]};
+  if (status == ORDO_OK && !(sums[1] > 0.0))
+    return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-DATA-TARGETS", "no target counts", "evaluation",
+                     "every target of these sequences is -100, so there is no loss", "give targets of which at least one is a token id");
   return status;
 }

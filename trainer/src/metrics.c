@@ -26,6 +26,7 @@ ordo_status ordo_metrics_open(ordo_metrics *metrics, const char *path, const cha
   metrics->quiet = strcmp(progress, "none") == 0;
   if (!path)
     return ORDO_OK;
+  metrics->path = g_strdup(path);
   metrics->file = fopen(path, "we");
   return metrics->file ? ORDO_OK : ordo_problems_push_errno(problems, "create", path, errno);
 }
@@ -35,14 +36,21 @@ void ordo_metrics_close(ordo_metrics *metrics)
   if (metrics->file)
     fclose(metrics->file);
   metrics->file = NULL;
+  g_clear_pointer(&metrics->path, g_free);
   g_clear_pointer(&metrics->plugin, g_hash_table_unref);
 }
 
 void ordo_metrics_plugin(void *ctx, const char *plugin, const char *name, double value)
 {
   ordo_metrics *metrics = ctx;
-  if (metrics->plugin)
-    g_hash_table_replace(metrics->plugin, g_strdup_printf("%s.%s", plugin, name), g_memdup2(&value, sizeof value));
+  char *key;
+  if (!metrics->plugin || !name)
+    return;
+  key = g_strdup_printf("%s.%.100s", plugin, name);
+  for (char *c = key; *c; c++) /* the name is the plugin's; what it writes must stay a JSON key */
+    if (!g_ascii_isalnum(*c) && !strchr("._-/", *c))
+      *c = '_';
+  g_hash_table_replace(metrics->plugin, key, g_memdup2(&value, sizeof value));
 }
 
 void ordo_metrics_number(GString *object, const char *key, double value)
@@ -103,7 +111,7 @@ static ordo_status write_object(ordo_metrics *metrics, const ordo_step_outcome *
   append_plugin_values(object, metrics->plugin);
   g_string_append(object, "}\n");
   if (fwrite(object->str, 1, object->len, metrics->file) != object->len || fflush(metrics->file) != 0)
-    return ordo_problems_push_errno(problems, "write", "metrics.jsonl", errno);
+    return ordo_problems_push_errno(problems, "write", metrics->path, errno);
   return ORDO_OK;
 }
 

@@ -10,6 +10,7 @@
 
 typedef struct ordo_metrics {
   FILE *file;       /* metrics.jsonl, or null */
+  char *path;       /* its path */
   int bar;          /* one changing line */
   int quiet;        /* nothing on the terminal */
   int64_t interval; /* steps between lines */

@@ -2,6 +2,7 @@
 #include "run.h"
 
 #include "kernels_memory.h"
+#include "watchdog.h"
 
 #include <limits.h>
 #include <mpi.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 
 #define SECOND_SPEAKER_DELAY 500000 /* microseconds */
+#define LAST_SPEAKER_DELAY 5000000  /* for a rank that has nothing to add; rank 0's abort ends it before */
 
 void ordo_run_say(const ordo_run *run, const char *format, ...)
 {
@@ -45,6 +47,13 @@ static int started_by_mpi(int *rank)
   return 0;
 }
 
+/* Ranks wait for each other here without a deadline of their own. */
+static void guard(const ordo_run *run, const char *doing)
+{
+  if (run->under_mpi)
+    watchdog_begin(ordo_config_real(run->config, ORDO_KEY_train_deadline), doing, run->rank, ordo_exit_code(ORDO_E_TIMEOUT));
+}
+
 static ordo_status check_configuration(ordo_run *run)
 {
   const ordo_config *c = run->config;
@@ -74,8 +83,10 @@ static ordo_status start_communication(ordo_run *run)
   int64_t wanted = ordo_config_int(run->config, ORDO_KEY_train_ranks);
   ordo_mpi_options options = {.struct_size = sizeof options, .deadline_seconds = ordo_config_real(run->config, ORDO_KEY_train_deadline)};
   run->under_mpi = run->under_mpi || wanted > 1;
+  guard(run, "the start of communication");
   ordo_status status = run->under_mpi ? ordo_comm_mpi_create(run->context, MPI_COMM_NULL, &options, &run->comm)
                                       : ordo_comm_single_create(run->context, &run->comm);
+  watchdog_end();
   if (status != ORDO_OK)
     return status;
   run->rank = run->comm->rank;
@@ -152,11 +163,10 @@ static ordo_status open_model(ordo_run *run)
   struct llama_config config;
   char reason[200] = "";
   fresh_config(run, &config);
-  if (config.hidden % config.heads)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.heads", "it must divide model.hidden_size",
-                              "change one of the two", "model.heads = %" G_GINT64_FORMAT " does not divide %" G_GINT64_FORMAT, config.heads,
-                              config.hidden);
-  if (llama_config_check(&config, reason, sizeof reason))
+  if (config.hidden % config.heads != 0)
+    g_snprintf(reason, sizeof reason, "hidden_size (%" G_GINT64_FORMAT ") is not a multiple of heads (%" G_GINT64_FORMAT ")", config.hidden,
+               config.heads);
+  if (*reason || llama_config_check(&config, reason, sizeof reason))
     return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "[model]", reason, "change the sizes in [model]",
                               "no model can be made of these sizes");
   run->weights = ordo_weights_fresh(&config, (uint64_t)ordo_config_int(run->config, ORDO_KEY_train_seed),
@@ -229,6 +239,8 @@ static void print_everything(const ordo_run *run, ordo_status status)
   ordo_problems_print(&run->problems, stderr);
   if (run->context)
     ordo_context_print_errors(run->context, stderr);
+  if (status == ORDO_E_CONFLICT && run->plan)
+    return; /* make_plan has shown why there is no order */
   if (ordo_problems_count(&run->problems) == 0 && (!run->context || ordo_n_errors(run->context) == 0))
     fprintf(stderr, "error E-INTERNAL: the run failed without a record (%s)\n", ordo_status_name(status));
 }
@@ -240,20 +252,30 @@ static int agree(const ordo_run *run, ordo_status status)
   int first = status != ORDO_OK ? run->rank : INT_MAX;
   MPI_Initialized(&initialised);
   if (initialised && run->ranks > 1) {
+    guard(run, "the agreement of all ranks to begin");
     MPI_Allreduce(&code, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     MPI_Allreduce(&first, &speaker, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    watchdog_end();
   }
   if (status != ORDO_OK && speaker == run->rank)
     print_everything(run, status);
   return worst;
 }
 
+void ordo_run_report(ordo_run *run, ordo_status status)
+{
+  if (run->rank == 0)
+    print_everything(run, status);
+  run->reported = 1;
+}
+
 /* Inside the session: this rank's failure ends all. The others wait a moment, so that an error which all have is shown once. */
 static void abort_all(const ordo_run *run, ordo_status status)
 {
   if (run->rank != 0)
-    g_usleep(SECOND_SPEAKER_DELAY);
-  print_everything(run, status);
+    g_usleep(run->reported ? LAST_SPEAKER_DELAY : SECOND_SPEAKER_DELAY);
+  if (!run->reported)
+    print_everything(run, status);
   if (run->ranks > 1)
     MPI_Abort(MPI_COMM_WORLD, ordo_exit_code(status));
 }
@@ -290,7 +312,9 @@ static ordo_status prepare(ordo_run *run, const ordo_verb *verb, void *state)
 static void finish(ordo_run *run)
 {
   ordo_plan_destroy(run->plan);
+  guard(run, "the end of communication");
   ordo_comm_provider_destroy(run->comm);
+  watchdog_end();
   ordo_context_destroy(run->context);
   ordo_weights_free(run->weights);
   ordo_tokenizer_free(run->tokenizer);

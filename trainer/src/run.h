@@ -22,6 +22,7 @@ typedef struct ordo_run {
   int rank;
   int ranks;
   int under_mpi;
+  int reported; /* the errors have been printed */
   ordo_problems problems;
 } ordo_run;
 
@@ -37,6 +38,8 @@ typedef struct ordo_verb {
 
 /* The whole program. Returns the exit code. */
 int ordo_run_main(const ordo_verb *verb, int argc, char **argv, void *state);
+/* An error that every rank has: rank 0 prints it now, and nobody prints again. */
+void ordo_run_report(ordo_run *run, ordo_status status);
 /* Options of an embedder from the configuration: everything but batch sizes and metric. */
 void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options);
 /* Data and its targets as the configuration says: data.train, or data.validation if `validation` (null data->tokens if there is none). */

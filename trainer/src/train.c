@@ -1,7 +1,8 @@
 /* train.c - `ordo train`: the loop, and what it leaves behind.
  *
  * Beside the outputs: resolved.ini (the same run again), metrics.jsonl (a line a step), validation.jsonl, summary.json, model/ (a
- * Hugging Face directory). SIGINT and SIGTERM let the running step finish on all ranks, then the model is saved as at the end.
+ * Hugging Face directory); model-before-error/ in its place when the loss exploded. SIGINT and SIGTERM let the running step finish on all
+ * ranks, then the model is saved as at the end.
  */
 #include "files.h"
 #include "metrics.h"
@@ -316,6 +317,26 @@ static ordo_status save(ordo_run *run, training *t)
   return status;
 }
 
+/* A gradient that is not finite, and a step without targets, stop every rank at the same place with the weights of the step before. */
+static gboolean is_shared_error(const ordo_run *run)
+{
+  const ordo_error *error = ordo_last_error(run->context);
+  return ordo_problems_count(&run->problems) == 0 && error &&
+         (strcmp(error->code, "E-STEP-NONFINITE") == 0 || strcmp(error->code, "E-STEP-WEIGHT") == 0);
+}
+
+/* What was trained until then is not lost; an older model/ stays as it is. */
+static void keep_weights(ordo_run *run, training *t, ordo_status status)
+{
+  g_autofree char *directory = output_path(run, "model-before-error");
+  if (!is_shared_error(run))
+    return;
+  ordo_run_report(run, status);
+  if (t->done > 0 && directory && ordo_config_bool(run->config, ORDO_KEY_checkpoint_save) &&
+      ordo_save_model(t->embed, directory, ORDO_F32, text_of(run, ORDO_KEY_data_tokenizer)) == ORDO_OK)
+    ordo_run_say(run, "kept     the weights after step %" G_GINT64_FORMAT ": %s\n", t->done, directory);
+}
+
 static void report(ordo_run *run, training *t)
 {
   const ordo_metrics *m = &t->metrics;
@@ -328,6 +349,8 @@ static void report(ordo_run *run, training *t)
 static ordo_status run_training(ordo_run *run, training *t)
 {
   ordo_status status = loop(run, t);
+  if (status != ORDO_OK)
+    keep_weights(run, t, status);
   if (status == ORDO_OK && t->has_validation)
     status = validate(run, t);
   if (status == ORDO_OK)

@@ -65,6 +65,34 @@ static void unknown_option(ordo_reader *reader, const ordo_choice *choice, const
   complain(reader, "E-OPTION-UNKNOWN", choice->written, why, next, "plugin '%s' has no option '%s'", manifest->id, key);
 }
 
+/* A word that the plugin knows itself, or the name of a comm_hook plugin. A name that nothing answers to would only be met when the
+ * strategy asks for its hook, in the middle of the set-up of a run. */
+static gboolean names_hook(ordo_reader *reader, const ordo_choice *choice, const ordo_option_schema *schema, const char *value)
+{
+  g_auto(GStrv) words = g_strsplit(schema->range, ",", -1);
+  const ordo_found *found = NULL;
+  const char *preset = "";
+  for (guint i = 0; words[i]; i++)
+    if (!strcmp(g_strstrip(words[i]), value))
+      return TRUE;
+  ordo_errors *unread = ordo_errors_new();
+  ordo_status status = ordo_registry_find(reader->registry, value, ORDO_KIND_COMM_HOOK, &found, &preset, unread);
+  ordo_errors_free(unread);
+  if (status == ORDO_E_NOT_FOUND) {
+    const char *nearest = ordo_nearest_name(value, (const char *const *)words);
+    g_autofree char *why = g_strdup_printf("it must be %s%sthe name of a comm_hook plugin, and no plugin has this name", schema->range,
+                                           *schema->range ? ", or " : "");
+    g_autofree char *next = nearest ? g_strdup_printf("did you mean '%s'? Installed plugins: ordo list", nearest)
+                                    : g_strdup("installed plugins: ordo list");
+    complain(reader, "E-OPTION-VALUE", choice->written, why, next, "option '%s' of '%s' cannot be '%s'", schema->key,
+             choice->found->manifest->id, value);
+  } else if (status != ORDO_OK) {
+    ordo_registry_find(reader->registry, value, ORDO_KIND_COMM_HOOK, &found, &preset, reader->errors); /* refused, or another kind */
+    reader->failed = TRUE;
+  }
+  return status == ORDO_OK;
+}
+
 static void set_option(ordo_reader *reader, ordo_choice *choice, GHashTable *seen, const char *key, const char *value)
 {
   const ordo_manifest *manifest = choice->found->manifest;
@@ -80,9 +108,11 @@ static void set_option(ordo_reader *reader, ordo_choice *choice, GHashTable *see
              "option '%s' of '%s' stands twice", key, manifest->id);
     return;
   }
-  char *canonical = ordo_option_normalise(schema, value, &why);
+  g_autofree char *canonical = ordo_option_normalise(schema, value, &why);
+  if (canonical && schema->type == ORDO_OPTION_COMM_HOOK && !names_hook(reader, choice, schema, canonical))
+    return;
   if (canonical)
-    g_hash_table_replace(choice->options, g_strdup(key), canonical);
+    g_hash_table_replace(choice->options, g_strdup(key), g_steal_pointer(&canonical));
   else
     complain(reader, "E-OPTION-VALUE", choice->written, why, next, "option '%s' of '%s' cannot be '%s'", key, manifest->id, value);
 }

@@ -4,7 +4,7 @@
  * write one value ("26214400" and "25MiB", "true" and "yes") become the same text, so that conditions of manifests and the digest of
  * the plan do not depend on how it was written:
  *   bool  yes, no           int   decimal, no leading zeros    real  the shortest text that reads back as the same double
- *   size  the largest binary unit that divides it: 25MiB       dtype short name: f32    enum, string  as written
+ *   size  the largest binary unit that divides it: 25MiB       dtype short name: f32    enum, string, comm_hook  as written
  */
 #include "option.h"
 
@@ -34,8 +34,8 @@ static const struct {
 
 const char *ordo_option_type_name(int type)
 {
-  static const char *const names[] = {"?", "bool", "int", "real", "string", "enum", "size", "dtype"};
-  return type >= ORDO_OPTION_BOOL && type <= ORDO_OPTION_DTYPE ? names[type] : names[0];
+  static const char *const names[] = {"?", "bool", "int", "real", "string", "enum", "size", "dtype", "comm_hook"};
+  return type >= ORDO_OPTION_BOOL && type <= ORDO_OPTION_COMM_HOOK ? names[type] : names[0];
 }
 
 static gboolean parse_bool(const char *text, gint64 *value)
@@ -205,7 +205,7 @@ static gboolean is_numeric(int type)
 
 char *ordo_option_normalise(const ordo_option_schema *schema, const char *text, char **why)
 {
-  gboolean has_range = schema->range && *schema->range && schema->type != ORDO_OPTION_BOOL;
+  gboolean has_range = schema->range && *schema->range && schema->type != ORDO_OPTION_BOOL && schema->type != ORDO_OPTION_COMM_HOOK;
   gboolean has_interval = has_range && is_numeric(schema->type) && strstr(schema->range, "..");
   g_autofree char *canonical = *text ? canonical_of(schema->type, text) : NULL;
   g_autofree char *nearest = NULL;

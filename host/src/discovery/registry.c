@@ -172,6 +172,7 @@ ordo_registry *ordo_registry_scan_in(const ordo_registry_options *options, const
   ordo_registry *registry = g_new0(ordo_registry, 1);
   /* Somebody with fewer rights may have chosen the options of a privileged process. */
   registry->flags = environment->privileged ? options->flags & ~(uint32_t)ORDO_CONTEXT_ALLOW_INSECURE : options->flags;
+  registry->given_path = options->plugin_path && *options->plugin_path ? g_strdup(options->plugin_path) : NULL;
   registry->probes = g_ptr_array_new_with_free_func(ordo_probe_free);
   registry->by_path = g_ptr_array_new_with_free_func(ordo_probe_free);
   registry->remarks = g_ptr_array_new_with_free_func(g_free);
@@ -200,12 +201,18 @@ void ordo_registry_free(ordo_registry *registry)
   g_ptr_array_unref(registry->by_path);
   g_ptr_array_unref(registry->places);
   g_ptr_array_unref(registry->remarks);
+  g_free(registry->given_path);
   g_free(registry);
 }
 
 uint32_t ordo_registry_flags(const ordo_registry *registry)
 {
   return registry->flags;
+}
+
+const char *ordo_registry_given_path(const ordo_registry *registry)
+{
+  return registry->given_path;
 }
 
 size_t ordo_registry_count(const ordo_registry *registry)

@@ -23,6 +23,8 @@ ordo_registry *ordo_registry_scan(const ordo_registry_options *options, ordo_err
 void ordo_registry_free(ordo_registry *registry);
 /* ORDO_CONTEXT_ flags as they count in this process (a privileged one is never insecure); for ordo_loader_open. */
 uint32_t ordo_registry_flags(const ordo_registry *registry);
+/* The search path that the program gave, null if none: a command that is to be repeated needs it. */
+const char *ordo_registry_given_path(const ordo_registry *registry);
 size_t ordo_registry_count(const ordo_registry *registry);
 const ordo_found *ordo_registry_at(const ordo_registry *registry, size_t index);
 /* By exact id, alias, `id@version` or path; *preset gets the alias's preset text ("" if none), owned by the registry. */

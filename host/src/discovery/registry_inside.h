@@ -7,6 +7,7 @@
 
 struct ordo_registry {
   uint32_t flags;     /* ORDO_CONTEXT_, as they count in this process */
+  char *given_path;   /* plugin_path of the options, null if none */
   GPtrArray *probes;  /* ordo_probe, sorted by id, version descending, path */
   GPtrArray *by_path; /* ordo_probe, asked for by a path outside the search path */
   GPtrArray *places;  /* ordo_search_place */

@@ -61,6 +61,30 @@ static void append_fixes(const ordo_plan *plan, GString *out)
     g_string_append_printf(out, "  - %s\n", (const char *)g_ptr_array_index(fixes, i));
 }
 
+static void append_words(GString *out, const char *option, const char *value)
+{
+  gboolean plain = *value && strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+=:,./@-") == strlen(value);
+  g_autofree char *quoted = plain ? g_strdup(value) : g_shell_quote(value);
+  g_string_append_printf(out, " %s %s", option, quoted);
+}
+
+/* The command that draws this very plan: a command without the choices would draw another one. */
+static void append_picture(const ordo_plan *plan, GString *out)
+{
+  const char *path = ordo_registry_given_path(plan->context->registry);
+  g_string_append(out, "see it: ordo plan --dot");
+  if (path)
+    append_words(out, "--plugin-path", path);
+  if (ordo_registry_flags(plan->context->registry) & ORDO_CONTEXT_ALLOW_INSECURE)
+    g_string_append(out, " --allow-insecure-dir");
+  if (strcmp(plan->strategy, "none") != 0)
+    append_words(out, "--strategy", plan->strategy);
+  if (strcmp(plan->precision, "none") != 0)
+    append_words(out, "--precision", plan->precision);
+  g_string_append_printf(out, " --ranks %d%s%s | dot -Tsvg\n", plan->ranks, plan->flags & ORDO_PLAN_RESUME ? " --resume" : "",
+                         plan->flags & ORDO_PLAN_EVAL ? " --eval" : "");
+}
+
 void ordo_plan_append_conflict(const ordo_plan *plan, GString *out, gboolean colour)
 {
   gboolean drawn = FALSE;
@@ -71,7 +95,7 @@ void ordo_plan_append_conflict(const ordo_plan *plan, GString *out, gboolean col
     drawn = drawn || draw;
   }
   append_fixes(plan, out);
-  g_string_append(out, "see it: ordo plan --dot | dot -Tsvg\n");
+  append_picture(plan, out);
 }
 
 ordo_status ordo_plan_why_not(const ordo_plan *plan, uint32_t form, char **text)

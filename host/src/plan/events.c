@@ -1,4 +1,4 @@
-/* events.c - the order inside a training step (docs/ordering.md, section 2.3), by the same solver as the set-up.
+/* events.c - the order inside a training step (docs/ordering.md, "Inside a training step"), by the same solver as the set-up.
  *
  * An event that nobody provides does not exist: no unscaling without a scaler, no reduction without a reducer. The one rule beyond the
  * default order is that strategies which replaced leaves reduce first and those that watch their shards afterwards; the other way round a
@@ -105,7 +105,7 @@ static GArray *draw_edges(const ordo_build *build, const GArray *places)
       gboolean both_reduce = a->event == ORDO_EVENT_REDUCE && b->event == ORDO_EVENT_REDUCE;
       if (a->rank < b->rank && ordo_build_on(build, both_reduce ? ORDO_CLAUSE_EVENT_SHARDS : ORDO_CLAUSE_EVENT_CHAIN)) {
         ordo_edge edge = {
-            .from = from, .to = to, .hard = TRUE, .rule = g_strdup("section 2.3"), .origin = g_strdup("ordering section 2.3")};
+            .from = from, .to = to, .hard = TRUE, .rule = g_strdup("inside a training step"), .origin = g_strdup("ordering, inside a training step")};
         g_array_append_val(edges, edge);
       }
     }
@@ -133,11 +133,11 @@ static char *reason_of(const ordo_build *build, const GArray *places, const guin
   }
   if (place->event == ORDO_EVENT_REDUCE && decl && !before)
     return decl->replaces
-               ? g_strdup_printf("it replaces leaves, so its gradients are reduced first [ordering section 2.3; %s]", decl->reduces_origin)
+               ? g_strdup_printf("it replaces leaves, so its gradients are reduced first [ordering, inside a training step; %s]", decl->reduces_origin)
                : g_strdup_printf("it reduces gradients [%s]", decl->reduces_origin);
   if (place->event == ORDO_EVENT_REDUCE && decl)
-    return g_strdup_printf("after %s: it reduces what the shards hold [ordering section 2.3; %s]", before, decl->reduces_origin);
-  return before ? g_strdup_printf("after %s [ordering section 2.3]", before) : g_strdup("first event after the last backward");
+    return g_strdup_printf("after %s: it reduces what the shards hold [ordering, inside a training step; %s]", before, decl->reduces_origin);
+  return before ? g_strdup_printf("after %s [ordering, inside a training step]", before) : g_strdup("first event after the last backward");
 }
 
 void ordo_build_add_events(ordo_build *build)
@@ -158,7 +158,7 @@ void ordo_build_add_events(ordo_build *build)
     return;
   for (guint i = 0; i < places->len; i++) {
     const event_place *place = place_at(places, order[i]);
-    ordo_event_node event = {place->event, place->provider, reason_of(build, places, order, i)};
+    ordo_event_node event = {place->event, place->provider, place->rank, reason_of(build, places, order, i)};
     g_array_append_val(build->result->events, event);
   }
 }

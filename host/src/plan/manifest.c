@@ -94,8 +94,17 @@ static void take_string(char **slot, const char *value)
   *slot = g_strdup(value);
 }
 
+/* Names that plans and expressions give to others: a plugin of that name could not be selected, or not be told from its host. */
+static void check_free_name(manifest_reader *r, const char *name)
+{
+  static const char *const taken[] = {"host", "embedder", "none", NULL};
+  if (g_strv_contains(taken, name))
+    ordo_manifest_complain(r, r->number, "choose another name", "'%s' is a word of plans and expressions, no name for a plugin", name);
+}
+
 static void read_id(manifest_reader *r, const char *value)
 {
+  check_free_name(r, value);
   if (!ordo_manifest_is_id(value))
     ordo_manifest_complain(r, r->number, "use only a-z, 0-9, '_', '.' and '-', at most 128 of them", "'%s' is not an id", value);
   else
@@ -200,6 +209,7 @@ static void read_alias(manifest_reader *r, const char *value)
     if (strcmp(other->name, alias->name) == 0)
       ordo_manifest_complain(r, r->number, "remove one of them", "the alias '%s' was already given on line %d", alias->name, other->line);
   }
+  check_free_name(r, alias->name);
   if (!ordo_manifest_is_id(alias->name))
     ordo_manifest_complain(r, r->number, "use only a-z, 0-9, '_', '.' and '-'", "'%s' is not a name for an alias", alias->name);
   g_ptr_array_add(r->manifest->aliases, alias);

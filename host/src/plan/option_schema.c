@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-static const char *const type_names[] = {"bool", "int", "real", "string", "enum", "size", "dtype", NULL};
+static const char *const type_names[] = {"bool", "int", "real", "string", "enum", "size", "dtype", "comm_hook", NULL};
 
 void ordo_option_schema_free(gpointer data)
 {
@@ -68,7 +68,7 @@ static void check_schema(manifest_reader *r, const ordo_option_schema *schema, c
   if (!schema->type) {
     const char *near = ordo_nearest_name(type, type_names);
     g_autofree char *next =
-        near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup("write bool, int, real, string, enum, size or dtype");
+        near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup("write bool, int, real, string, enum, size, dtype or comm_hook");
     ordo_manifest_complain(r, r->number, next, "'%s' is not a type of option", type);
     return;
   }

@@ -65,6 +65,7 @@ typedef struct ordo_finding {
 typedef struct ordo_event_node {
   uint32_t event;
   int provider;
+  int rank; /* place in the chain: of two events the smaller one comes first, equal ones have the default order */
   char *reason;
 } ordo_event_node;
 

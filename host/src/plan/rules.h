@@ -62,9 +62,9 @@
   X(ORDO_CLAUSE_OWNS, "flag owns_precision", "no precision plugin converts the model as well")                                     \
   X(ORDO_CLAUSE_EVAL, "evaluation only", "no optimizer, no scheduler; precision.initialize acts as the conversion")                \
   X(ORDO_CLAUSE_FROZEN, "frozen model", "no optimizer, no scheduler, nothing to reduce")                                           \
-  X(ORDO_CLAUSE_EVENT_SHARDS, "section 2.3", "reductions of strategies that replace leaves come first")                            \
-  X(ORDO_CLAUSE_EVENT_CHAIN, "section 2.3", "the order of the events after the reductions")                                        \
-  X(ORDO_CLAUSE_EVENT_PRECISION, "section 2.3", "precision events only where masters or a scaler exist")
+  X(ORDO_CLAUSE_EVENT_SHARDS, "inside a training step", "reductions of strategies that replace leaves come first")                            \
+  X(ORDO_CLAUSE_EVENT_CHAIN, "inside a training step", "the order of the events after the reductions")                                        \
+  X(ORDO_CLAUSE_EVENT_PRECISION, "inside a training step", "precision events only where masters or a scaler exist")
 
 #define ORDO_X_CLAUSE(C, RULE, WHAT) C,
 enum { ORDO_CLAUSE_TABLE(ORDO_X_CLAUSE) ORDO_N_CLAUSES };

@@ -6,6 +6,7 @@
 #include "../context.h"
 #include "graph.h"
 #include "json.h"
+#include "names.h"
 #include "plan.h"
 #include "rules.h"
 
@@ -14,6 +15,26 @@
 static const char *node_id(const ordo_plan *plan, guint index)
 {
   return g_array_index(plan->resolution->nodes, ordo_node, index).id;
+}
+
+/* ---- events inside a training step ---- */
+
+static char *event_id(const ordo_plan *plan, guint index)
+{
+  const ordo_event_node *event = &g_array_index(plan->resolution->events, ordo_event_node, index);
+  return g_strdup_printf("%s(%s)", ordo_event_name(event->event), ordo_plan_provider_name(plan, event->provider));
+}
+
+/* Events whose id is `name`, or whose event is if no provider is named. */
+static GArray *find_events(const ordo_plan *plan, const char *name)
+{
+  GArray *found = g_array_new(FALSE, FALSE, sizeof(guint));
+  for (guint i = 0; i < plan->resolution->events->len; i++) {
+    g_autofree char *id = event_id(plan, i);
+    if (strcmp(name, strchr(name, '(') ? id : ordo_event_name(g_array_index(plan->resolution->events, ordo_event_node, i).event)) == 0)
+      g_array_append_val(found, i);
+  }
+  return found;
 }
 
 /* Nodes whose id is `name`, or whose step is if no provider is named. */
@@ -35,13 +56,15 @@ static ordo_status not_found(const ordo_plan *plan, const char *name)
     const ordo_node *node = &g_array_index(plan->resolution->nodes, ordo_node, i);
     g_ptr_array_add(names, strchr(name, '(') ? node->id : (gpointer)ordo_step_name(node->step));
   }
+  for (guint i = 0; i < plan->events->len; i++)
+    g_ptr_array_add(names, (gpointer)ordo_plan_event_at(plan, i)->name);
   g_ptr_array_add(names, NULL);
   const char *near = ordo_nearest_name(name, (const char *const *)names->pdata);
-  g_autofree char *next = near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup("ordo plan --steps lists the steps of this plan");
-  gboolean known = ordo_step_by_name(name) >= 0;
+  g_autofree char *next = near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup("ordo plan shows the steps and events of this plan");
+  gboolean known = ordo_step_by_name(name) >= 0 || ordo_event_by_name(name) >= 0;
   return ordo_errors_push(plan->context->errors, ORDO_E_NOT_FOUND, "E-PLAN-STEP", name,
                           known ? "nobody provides this step in this session" : NULL,
-                          known ? "ordo plan --steps lists the steps of this plan" : next, "the plan has no step '%s'", name);
+                          known ? "ordo plan shows the steps and events of this plan" : next, "the plan has no step or event '%s'", name);
 }
 
 typedef struct answer {
@@ -117,17 +140,87 @@ static void answer_all(const answer *a, const GArray *from, const GArray *to)
   }
 }
 
+/* One link: what is known about two events, or a step and an event, needs no chain. */
+static void tell_link(const answer *a, const char *from, const char *to, const char *relation, const char *origin)
+{
+  const char *first = strcmp(relation, "after") == 0 ? to : from, *second = first == from ? to : from;
+  gboolean ordered = strcmp(relation, "unordered") != 0;
+  if (!a->json) {
+    if (ordered)
+      g_string_append_printf(a->out, "%s comes %s %s:\n  %s before %s   [%s]\n", from, relation, to, first, second, origin);
+    else
+      g_string_append_printf(a->out, "%s and %s are unordered; default order\n", from, to);
+    return;
+  }
+  ordo_json_open(a->json, NULL, '{');
+  ordo_json_string(a->json, "a", from);
+  ordo_json_string(a->json, "b", to);
+  ordo_json_string(a->json, "relation", relation);
+  ordo_json_open(a->json, "chain", '[');
+  if (ordered) {
+    ordo_json_open(a->json, NULL, '{');
+    ordo_json_string(a->json, "before", first);
+    ordo_json_string(a->json, "after", second);
+    ordo_json_string(a->json, "rule", "inside a training step");
+    ordo_json_string(a->json, "origin", origin);
+    ordo_json_close(a->json, '}');
+  }
+  ordo_json_close(a->json, ']');
+  ordo_json_close(a->json, '}');
+}
+
+static void answer_events(const answer *a, const GArray *from, const GArray *to)
+{
+  const GArray *events = a->plan->resolution->events;
+  for (guint i = 0; i < from->len; i++) {
+    for (guint k = 0; k < to->len; k++) {
+      guint x = g_array_index(from, guint, i), y = g_array_index(to, guint, k);
+      int before = g_array_index(events, ordo_event_node, x).rank, after = g_array_index(events, ordo_event_node, y).rank;
+      g_autofree char *x_id = event_id(a->plan, x), *y_id = event_id(a->plan, y);
+      if (x != y)
+        tell_link(a, x_id, y_id, before < after ? "before" : before > after ? "after" : "unordered", "ordering, inside a training step");
+    }
+  }
+}
+
+/* Every node of the plan stands in a phase before dispatch, and events are what dispatch consists of. */
+static void answer_mixed(const answer *a, const GArray *nodes, const GArray *events, gboolean swapped)
+{
+  for (guint i = 0; i < nodes->len; i++) {
+    for (guint k = 0; k < events->len; k++) {
+      g_autofree char *event = event_id(a->plan, g_array_index(events, guint, k));
+      const char *node = node_id(a->plan, g_array_index(nodes, guint, i));
+      tell_link(a, swapped ? event : node, swapped ? node : event, swapped ? "after" : "before",
+                "ordering rule 1: set-up ends before the first step");
+    }
+  }
+}
+
+typedef struct asked {
+  GArray *nodes, *events; /* those that a name means; a name means the one or the other */
+} asked;
+
+static void answer_asked(const answer *a, const asked *from, const asked *to)
+{
+  answer_all(a, from->nodes, to->nodes);
+  answer_events(a, from->events, to->events);
+  answer_mixed(a, from->nodes, to->events, FALSE);
+  answer_mixed(a, to->nodes, from->events, TRUE);
+}
+
 ordo_status ordo_plan_why(const ordo_plan *plan, const char *a, const char *b, uint32_t form, char **text)
 {
   if (!plan || !a || !b || !text)
     return ORDO_E_INVALID;
   ordo_errors_clear(plan->context->errors);
   g_autoptr(GArray) from = find_nodes(plan, a), to = find_nodes(plan, b);
-  if (from->len == 0)
+  g_autoptr(GArray) from_events = find_events(plan, a), to_events = find_events(plan, b);
+  const asked first = {from, from_events}, second = {to, to_events};
+  if (from->len + from_events->len == 0)
     not_found(plan, a);
-  if (to->len == 0)
+  if (to->len + to_events->len == 0)
     not_found(plan, b);
-  if (from->len == 0 || to->len == 0)
+  if (from->len + from_events->len == 0 || to->len + to_events->len == 0)
     return ORDO_E_NOT_FOUND;
   guint n = plan->resolution->nodes->len;
   g_autofree const char **ids = g_new0(const char *, n + 1);
@@ -139,13 +232,13 @@ ordo_status ordo_plan_why(const ordo_plan *plan, const char *a, const char *b, u
     answer all = {plan, graph, NULL, &json};
     ordo_json_begin(&json);
     ordo_json_open(&json, NULL, '[');
-    answer_all(&all, from, to);
+    answer_asked(&all, &first, &second);
     ordo_json_close(&json, ']');
     *text = ordo_json_end(&json);
     return ORDO_OK;
   }
   answer all = {plan, graph, g_string_new(NULL), NULL};
-  answer_all(&all, from, to);
+  answer_asked(&all, &first, &second);
   if (all.out->len == 0)
     g_string_append_printf(all.out, "%s is one step; it comes neither before nor after itself\n", a);
   *text = g_string_free(all.out, FALSE);

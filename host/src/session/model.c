@@ -228,6 +228,7 @@ static ordo_leaf_record *first_leaf(ordo_model_state *model, ordo_param_record *
 {
   const ordo_mesh *mesh = model->session->mesh;
   g_autoptr(GPtrArray) members = g_ptr_array_new();
+  gboolean tied = root->param.tie_group >= 0; /* only then are others looked for: a model has many params */
   ordo_chunk chunk = {
       .struct_size = sizeof chunk, .param = &root->param, .kind = ORDO_CHUNK_RECT, .ndim = root->param.ndim, .end = root->param.numel};
   ordo_leaf_spec spec = {.struct_size = sizeof spec,
@@ -238,7 +239,7 @@ static ordo_leaf_record *first_leaf(ordo_model_state *model, ordo_param_record *
                          .data = root->param.data,
                          .grad = root->param.grad,
                          .flags = root->param.flags};
-  for (guint i = 0; i < model->params->len; i++) {
+  for (guint i = tied ? 0 : root->param.index; i < (tied ? model->params->len : root->param.index + 1); i++) {
     ordo_param_record *param = g_ptr_array_index(model->params, i);
     if (param->root == root)
       g_ptr_array_add(members, &param->param);

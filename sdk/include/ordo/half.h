@@ -1,8 +1,9 @@
 /* ordo/half.h - single elements between fp32 and the two 16-bit formats, rounded to nearest even (IEEE 754-2019 section 3.4;
  * bf16 is the upper half of a binary32).
  *
- * The bits do not depend on the processor, so ranks with different hardware get the same values (in the default rounding mode). Written without branches, so that compilers turn loops over
- * arrays into vector code. Subnormals are kept, 65520 and more becomes infinity in binary16, a NaN stays a NaN (made quiet).
+ * The bits do not depend on the processor, so ranks with different hardware get the same values (in the default rounding mode).
+ * Written without branches, so that compilers turn loops over arrays into vector code. Subnormals are kept, 65520 and more becomes
+ * infinity in binary16, a NaN stays a NaN (made quiet).
  */
 #ifndef ORDO_HALF_H
 #define ORDO_HALF_H

@@ -21,8 +21,9 @@
  *   before[STEP]=X,... after[STEP]=X,...     repeatable: this plugin's node STEP stands before/after X, where X is a step id
  *                                 (any provider's) or a capability (every node of its providers); `?X` makes the line soft
  *   mesh_axis=none|data|model     which kind of axis it takes (strategies; default data). A data axis splits the batch
- *   option=key|type|default|range|help        repeatable; type: bool, int, real, string, enum, size, dtype;
- *                                 range: `a..b`, or words separated by `,`, or empty; default may be empty (unset)
+ *   option=key|type|default|range|help        repeatable; type: bool, int, real, string, enum, size, dtype, comm_hook;
+ *                                 range: `a..b`, or words separated by `,`, or empty; default may be empty (unset). A
+ *                                 comm_hook is one of the words, or names an installed comm_hook plugin (id or alias)
  *   positional=key                the option that a bare word sets: `apex_amp:O2`
  *   precisions=f32,bf16,...       precisions that a strategy works with (default: all)
  *   abi=MAJOR.MINOR               written by ORDO_MANIFEST

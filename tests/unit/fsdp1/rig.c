@@ -14,6 +14,7 @@ ordo_comm_provider *rig_comm;
 int rig_rank, rig_ranks;
 const char *rig_path;
 int64_t rig_scale = 1;
+int rig_tiny;
 
 static const struct {
   int unit;
@@ -22,9 +23,19 @@ static const struct {
 
 static const double RATE = 1.0 / 64, DECAY = 0.25, WEIGHT = 16.0;
 
+static int64_t rows_of(int param)
+{
+  return rig_tiny ? 3 : rig_scale * PARAMS[param].rows;
+}
+
+static int64_t columns_of(int param)
+{
+  return rig_tiny && PARAMS[param].columns > 0 ? 2 : PARAMS[param].columns;
+}
+
 int64_t rig_numel(int param)
 {
-  return rig_scale * PARAMS[param].rows * (PARAMS[param].columns > 0 ? PARAMS[param].columns : 1);
+  return rows_of(param) * (columns_of(param) > 0 ? columns_of(param) : 1);
 }
 
 /* The parameter whose storage `param` uses. */
@@ -103,8 +114,8 @@ static ordo_status build(void *ctx, ordo_session *session, uint32_t model, ordo_
       if (!r->options.untied && (p == 0 || p == RIG_HEAD))
         desc.tie_group = 0;
       desc.ndim = PARAMS[p].columns > 0 ? 2 : 1;
-      desc.shape[0] = rig_scale * PARAMS[p].rows;
-      desc.shape[1] = PARAMS[p].columns;
+      desc.shape[0] = rows_of(p);
+      desc.shape[1] = columns_of(p);
       status = ordo_model_builder_param(builder, &desc, NULL);
     }
     if (status != ORDO_OK)
@@ -359,7 +370,9 @@ void rig_end(rig *r)
 static float expected(const rig *r, int param, int64_t i)
 {
   float value = r->reference[root_of(r, param)][i];
-  return r->options.rounded ? ordo_f32_from_bf16(ordo_bf16_from_f32(value)) : value;
+  if (r->options.rounded == ORDO_F16)
+    return ordo_f32_from_f16(ordo_f16_from_f32(value));
+  return r->options.rounded == ORDO_BF16 ? ordo_f32_from_bf16(ordo_bf16_from_f32(value)) : value;
 }
 
 static void compare_param(const rig *r, const ordo_param *param, const char *when)
@@ -399,7 +412,7 @@ void rig_compare(rig *r)
   for (int p = 0; p < RIG_PARAMS; p++)
     assert_true(held[p] <= rig_numel(p));
   rig_ok(ordo_session_gather_full(r->session, 0, 0), "gather_full");
-  const uint32_t rounded = r->options.rounded;
+  const ordo_dtype rounded = r->options.rounded;
   r->options.rounded = 0; /* a scope for export holds full precision */
   for (uint32_t p = 0; p < r->model->n_params; p++)
     compare_param(r, r->model->params[p], "a gather-full scope");

@@ -31,7 +31,7 @@ typedef struct rig_options {
   int different_sources; /* ranks read different weights */
   int two_models;        /* a frozen second model of the same shape */
   uint32_t leave_out;    /* the optimizer leaves this leaf out, counted from 1 */
-  uint32_t rounded;      /* 1: parameters are gathered as bf16 */
+  ordo_dtype rounded;    /* parameters are gathered in this type, 0: f32 */
   int rebinds;           /* the optimizer can follow to new leaves */
   int eager;             /* and has state from the start, a number per element, as Adagrad does */
   int fail_rebind;       /* rebind refuses, having changed nothing */
@@ -69,6 +69,7 @@ typedef struct rig {
 extern ordo_context *rig_context;
 extern ordo_comm_provider *rig_comm;
 extern int rig_rank, rig_ranks;
+extern int rig_tiny;         /* 1: no dimension is above 3 */
 extern const char *rig_path; /* of plugins */
 extern int64_t rig_scale;    /* rows of every parameter are multiplied by it; 1 */
 

@@ -94,6 +94,19 @@ static void no_forward_before_the_set_up_ends(void **state)
   rig_end(&r);
 }
 
+/* Two strategies that shard one model over data axes would shard the shards. */
+static void a_wrapped_model_is_not_wrapped_again(void **state)
+{
+  (void)state;
+  rig r;
+  if (rig_ranks != 4)
+    return;
+  ordo_status status = rig_begin(&r, &(rig_options){.strategy = "fsdp1=2+fsdp1=2"});
+  assert_int_not_equal(status, ORDO_OK);
+  rig_expect(status, status, "fsdp1");
+  rig_end(&r);
+}
+
 /* transformers #39152: a handle from before the wrap. */
 static void a_leaf_of_before_is_stale(void **state)
 {
@@ -207,6 +220,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(only_f16_sums_are_predivided),
       cmocka_unit_test(a_leaf_outside_the_optimizer_is_named),
       cmocka_unit_test(no_forward_before_the_set_up_ends),
+      cmocka_unit_test(a_wrapped_model_is_not_wrapped_again),
       cmocka_unit_test(a_leaf_of_before_is_stale),
       cmocka_unit_test(a_kept_pointer_reads_nan),
       cmocka_unit_test(poisoned_gradients_stop_the_step),

@@ -293,12 +293,47 @@ static void trains_with_bf16_parameters(void **state)
                                       "fsdp1_bf16:reduce_dtype=f32:sharding_strategy=SHARD_GRAD_OP", "fsdp1_bf16:no_sync=false"};
   for (size_t m = 0; m < 4; m++) {
     rig r;
-    rig_ok(rig_begin(&r, &(rig_options){.strategy = modes[m], .rounded = 1}), modes[m]);
+    rig_ok(rig_begin(&r, &(rig_options){.strategy = modes[m], .rounded = ORDO_BF16}), modes[m]);
     for (int s = 0; s < 3; s++)
       rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), modes[m]);
     rig_compare(&r);
     rig_end(&r);
   }
+}
+
+/* f16 sums are divided before and after; with a power of two as the number of ranks that is exact for the small integers here. */
+static void trains_with_f16_parameters(void **state)
+{
+  (void)state;
+  static const char *const modes[] = {"fsdp1:param_dtype=f16", "fsdp1:param_dtype=f16:predivide=4:no_sync=false",
+                                      "fsdp1:param_dtype=f16:reduce_dtype=f32"};
+  for (size_t m = 0; (rig_ranks & (rig_ranks - 1)) == 0 && m < 3; m++) {
+    rig r;
+    rig_ok(rig_begin(&r, &(rig_options){.strategy = modes[m], .rounded = ORDO_F16}), modes[m]);
+    for (int s = 0; s < 2; s++)
+      rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), modes[m]);
+    rig_compare(&r);
+    rig_end(&r);
+  }
+}
+
+/* No dimension is above 3: ranks without an element of a parameter, and ranks that hold nothing but padding. */
+static void more_ranks_than_any_dimension(void **state)
+{
+  (void)state;
+  rig_tiny = 1;
+  for (size_t m = 0; rig_ranks > 3 && m < sizeof MODES / sizeof MODES[0]; m++) {
+    rig r;
+    rig_options options = options_of(MODES[m]);
+    if (strstr(MODES[m], "unit_size") != NULL)
+      continue;
+    rig_ok(rig_begin(&r, &options), MODES[m]);
+    for (int s = 0; s < 2; s++)
+      rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2}), MODES[m]);
+    rig_compare(&r);
+    rig_end(&r);
+  }
+  rig_tiny = 0;
 }
 
 /* Rank 0's values win; without the option each rank keeps what its own source said, which is the embedder's breach. */
@@ -444,6 +479,8 @@ int main(int argc, char **argv)
       cmocka_unit_test(views_keep_groups),
       cmocka_unit_test(collectives_are_counted),
       cmocka_unit_test(trains_with_bf16_parameters),
+      cmocka_unit_test(trains_with_f16_parameters),
+      cmocka_unit_test(more_ranks_than_any_dimension),
       cmocka_unit_test(module_states_are_synchronised),
       cmocka_unit_test(ignored_parameters_stay_whole),
       cmocka_unit_test(full_parameters_are_written_back),

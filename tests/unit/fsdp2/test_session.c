@@ -212,7 +212,7 @@ static void trains_with_16_bit_messages(void **state)
   (void)state;
   for (size_t m = 0; m < 4; m++) {
     rig_options options = options_of(modes[m]);
-    options.rounded = 1;
+    options.rounded = ORDO_BF16;
     train(&options, &(rig_step_spec){.n_micro = 1}, 3);
   }
   const rig_options halves = options_of("fsdp2:reduce_dtype=f16");

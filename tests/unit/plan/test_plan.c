@@ -151,11 +151,11 @@ static void test_text(void **state)
                       "\n"
                       "inside a training step\n"
                       "  step.reduce     ddp       it reduces gradients [ddp manifest line 9]\n"
-                      "  step.divide     host      after step.reduce(ddp) [ordering section 2.3]\n"
-                      "  step.grad_norm  host      after step.divide(host) [ordering section 2.3]\n"
-                      "  step.clip       host      after step.grad_norm(host) [ordering section 2.3]\n"
-                      "  step.optimizer  embedder  after step.clip(host) [ordering section 2.3]\n"
-                      "  step.scheduler  embedder  after step.optimizer(embedder) [ordering section 2.3]\n",
+                      "  step.divide     host      after step.reduce(ddp) [ordering, inside a training step]\n"
+                      "  step.grad_norm  host      after step.divide(host) [ordering, inside a training step]\n"
+                      "  step.clip       host      after step.grad_norm(host) [ordering, inside a training step]\n"
+                      "  step.optimizer  embedder  after step.clip(host) [ordering, inside a training step]\n"
+                      "  step.scheduler  embedder  after step.optimizer(embedder) [ordering, inside a training step]\n",
                       ordo_plan_digest(plan));
   render_is(plan, ORDO_RENDER_TEXT, expected);
   char *plain = ordo_plan_render(plan, ORDO_RENDER_TEXT, 0), *coloured = ordo_plan_render(plan, ORDO_RENDER_TEXT, ORDO_RENDER_COLOUR);

@@ -486,6 +486,8 @@ static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t fl
   short_strategy = full_strategy;
   if (find_fake(found->manifest->id)->without & (1u << ORDO_STEP_WRAP))
     short_strategy.wrap = NULL;
+  if (find_fake(found->manifest->id)->no_reduce)
+    short_strategy.reduce = NULL;
   if (find_fake(found->manifest->id)->table_size)
     short_strategy.struct_size = find_fake(found->manifest->id)->table_size;
   *result = &entry;

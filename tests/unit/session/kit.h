@@ -37,6 +37,7 @@ typedef struct fake {
   ordo_status init;      /* init returns it ... */
   gboolean init_praises; /* ... after a record with the status ORDO_OK */
   size_t table_size;     /* struct_size of the table, 0: the right one */
+  gboolean no_reduce;    /* the table lacks reduce */
   guint32 without;       /* bit per ORDO_STEP_: the table lacks that member */
 } fake;
 

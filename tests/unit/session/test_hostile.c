@@ -100,7 +100,111 @@ static void divisors_are_numbers_above_0(void **state)
   kit_free(k);
 }
 
-/* Inside the step that may replace leaves, so that nothing but the specs is wrong. */
+static void reduces_without_a_reduce_is_refused(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "liar", KIT_DDP, 1)->no_reduce = TRUE;
+  assert_int_equal(kit_create(k), ORDO_E_REFUSED);
+  assert_string_equal(kit_code(k), "E-PLUGIN-TABLE");
+  kit_assert_mentions(k, "reduces=yes");
+  kit_free(k);
+}
+
+static void note_breach(void *ctx, int32_t severity, const char *text)
+{
+  if (severity == ORDO_LOG_PLUGIN_BREACH)
+    g_string_append_printf(ctx, "%s\n", text);
+}
+
+/* What a plugin frees twice, or never had, is a breach in the log and nothing else. */
+static void memory_is_freed_once(void **state)
+{
+  kit *k = kit_new();
+  g_autoptr(GString) breaches = g_string_new(NULL);
+  const ordo_job *job;
+  void *memory;
+  int mine = 0;
+  (void)state;
+  kit_add(k, "liar", KIT_DDP, 1);
+  kit_setup(k);
+  k->context->log = note_breach;
+  k->context->log_ctx = breaches;
+  job = &((ordo_instance *)g_ptr_array_index(k->session->instances, 0))->job;
+  memory = job->alloc(job->ctx, 100, ORDO_MEM_OTHER);
+  assert_non_null(memory);
+  job->free(job->ctx, memory);
+  job->free(job->ctx, NULL);
+  assert_string_equal(breaches->str, "");
+  job->free(job->ctx, memory);
+  assert_non_null(strstr(breaches->str, "liar: job->free"));
+  g_string_truncate(breaches, 0);
+  job->free(job->ctx, &mine);
+  assert_non_null(strstr(breaches->str, "liar: job->free"));
+  k->context->log = NULL;
+  kit_free(k);
+}
+
+/* A session whose plugin is inside the step in which it may replace leaves, so that nothing but what it gives is wrong. */
+static const ordo_job *in_prepare_joint(kit *k)
+{
+  ordo_session *session;
+  kit_add(k, "liar", KIT_FSDP2, 1);
+  assert_int_equal(kit_create(k), ORDO_OK);
+  session = k->session;
+  while (g_array_index(k->plan->resolution->nodes, ordo_node, session->next_node).step != ORDO_STEP_PREPARE_JOINT)
+    assert_int_equal(ordo_session_setup_next(session, NULL), ORDO_OK);
+  session->node = &g_array_index(k->plan->resolution->nodes, ordo_node, session->next_node);
+  session->where = session->node->id;
+  return &((ordo_instance *)g_ptr_array_index(session->instances, 0))->job;
+}
+
+/* One leaf of 12 elements with one chunk of block.a, a parameter of 3 x 4. */
+static void chunks_must_lie_inside_parameter_and_leaf(void **state)
+{
+  static const struct {
+    ordo_chunk chunk;
+    int64_t leaf_numel;
+  } wrong[] = {
+      {{.kind = ORDO_CHUNK_FLAT, .begin = -1, .end = 3}, 12},
+      {{.kind = ORDO_CHUNK_FLAT, .begin = 3, .end = 2}, 12},
+      {{.kind = ORDO_CHUNK_FLAT, .begin = 0, .end = 13}, 20},
+      {{.kind = ORDO_CHUNK_FLAT, .begin = 0, .end = 12}, 11},
+      {{.kind = ORDO_CHUNK_FLAT, .begin = 0, .end = 12, .leaf_offset = 1}, 12},
+      {{.kind = ORDO_CHUNK_FLAT, .begin = 0, .end = 12, .leaf_offset = -1}, 24},
+      {{.kind = ORDO_CHUNK_FLAT, .begin = 0, .end = INT64_MAX}, 12},
+      {{.kind = ORDO_CHUNK_RECT, .ndim = 1, .extent = {3}}, 12},
+      {{.kind = ORDO_CHUNK_RECT, .ndim = 2, .extent = {3, 5}}, 20},
+      {{.kind = ORDO_CHUNK_RECT, .ndim = 2, .offset = {1, 0}, .extent = {3, 4}}, 12},
+      {{.kind = ORDO_CHUNK_RECT, .ndim = 2, .offset = {-1, 0}, .extent = {3, 4}}, 12},
+      {{.kind = ORDO_CHUNK_RECT, .ndim = 2, .offset = {0, 0}, .extent = {3, -4}}, 12},
+      {{.kind = ORDO_CHUNK_RECT, .ndim = 2, .offset = {0, INT64_MAX}, .extent = {3, 4}}, 12},
+      {{.kind = 77, .ndim = 2, .extent = {3, 4}}, 12},
+  };
+  (void)state;
+  for (size_t i = 0; i < G_N_ELEMENTS(wrong); i++) {
+    kit *k = kit_new();
+    const ordo_job *job = in_prepare_joint(k);
+    ordo_chunk chunk = wrong[i].chunk;
+    ordo_leaf_spec spec = {
+        .struct_size = sizeof spec, .name = "x", .dtype = ORDO_F32, .grad_dtype = ORDO_F32, .numel = wrong[i].leaf_numel};
+    chunk.struct_size = sizeof chunk;
+    chunk.param = job->model->params[1];
+    spec.params = &job->model->params[1];
+    spec.n_params = 1;
+    spec.placement.struct_size = sizeof spec.placement;
+    spec.placement.n_chunks = 1;
+    spec.placement.chunks = &chunk;
+    for (uint32_t a = 0; a < job->mesh->n_axes; a++)
+      spec.placement.data[a] = ORDO_REPLICATE;
+    if (job->replace_leaves(job->ctx, &spec, 1, NULL, 0) != ORDO_E_INVALID)
+      fail_msg("chunk %zu was accepted", i);
+    kit_assert_mentions(k, "a chunk must lie inside its parameter and inside the leaf");
+    k->session->node = NULL;
+    kit_free(k);
+  }
+}
+
 static void specs_of_impossible_size_are_not_walked(void **state)
 {
   const size_t sizes[] = {0, 8, sizeof(ordo_leaf_spec) - 8, sizeof(ordo_leaf_spec) + 1, (size_t)1 << 40, SIZE_MAX};
@@ -108,16 +212,7 @@ static void specs_of_impossible_size_are_not_walked(void **state)
   for (size_t i = 0; i < G_N_ELEMENTS(sizes) + 1; i++) {
     kit *k = kit_new();
     ordo_leaf_spec specs[2];
-    ordo_session *session;
-    const ordo_job *job;
-    kit_add(k, "liar", KIT_FSDP2, 1);
-    assert_int_equal(kit_create(k), ORDO_OK);
-    session = k->session;
-    while (g_array_index(k->plan->resolution->nodes, ordo_node, session->next_node).step != ORDO_STEP_PREPARE_JOINT)
-      assert_int_equal(ordo_session_setup_next(session, NULL), ORDO_OK);
-    session->node = &g_array_index(k->plan->resolution->nodes, ordo_node, session->next_node);
-    session->where = session->node->id;
-    job = &((ordo_instance *)g_ptr_array_index(session->instances, 0))->job;
+    const ordo_job *job = in_prepare_joint(k);
     memset(specs, 0, sizeof specs);
     for (int s = 0; s < 2; s++)
       specs[s] = (ordo_leaf_spec){.struct_size = sizeof specs[0], .name = "x", .dtype = ORDO_F32, .grad_dtype = ORDO_F32};
@@ -129,7 +224,7 @@ static void specs_of_impossible_size_are_not_walked(void **state)
     assert_int_equal(job->replace_leaves(job->ctx, specs, 2, NULL, 0), ORDO_E_INVALID);
     assert_string_equal(kit_code(k), "E-LEAF-REPLACE");
     kit_assert_mentions(k, "ordo_leaf_spec");
-    session->node = NULL;
+    k->session->node = NULL;
     kit_free(k);
   }
 }
@@ -144,6 +239,9 @@ int main(void)
       cmocka_unit_test(a_create_without_an_instance_is_refused),
       cmocka_unit_test(a_second_reduction_is_found_when_the_plugin_hides_it),
       cmocka_unit_test(divisors_are_numbers_above_0),
+      cmocka_unit_test(reduces_without_a_reduce_is_refused),
+      cmocka_unit_test(memory_is_freed_once),
+      cmocka_unit_test(chunks_must_lie_inside_parameter_and_leaf),
       cmocka_unit_test(specs_of_impossible_size_are_not_walked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,6 +54,12 @@ static void events_of_two_strategies_nest(void **state)
   assert_string_equal(k->log->str,
                       "outer.eval_begin inner.eval_begin outer.pre_forward(block) inner.pre_forward(block) inner.post_forward(block) "
                       "outer.post_forward(block) inner.eval_end outer.eval_end ");
+  g_string_truncate(k->log, 0);
+  assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_OK);
+  assert_int_equal(ordo_session_micro_begin(k->session), ORDO_OK);
+  assert_int_equal(ordo_session_micro_end(k->session), ORDO_OK);
+  assert_string_equal(k->log->str,
+                      "outer.step_begin inner.step_begin outer.micro_begin inner.micro_begin inner.micro_end outer.micro_end ");
   kit_free(k);
 }
 
@@ -235,14 +241,31 @@ static void a_lost_rank_makes_the_session_dead(void **state)
 
 static void a_plugin_error_inside_a_step_ends_the_session(void **state)
 {
-  kit *k = ready();
+  static const char *const members[] = {"step_begin",
+                                        "micro_begin",
+                                        "pre_forward(block)",
+                                        "post_forward(embed)",
+                                        "pre_backward(head)",
+                                        "grad_ready(block.a)",
+                                        "post_backward(block)",
+                                        "micro_end",
+                                        "reduce",
+                                        "pre_step",
+                                        "post_step",
+                                        "step_end"};
   (void)state;
-  k->fakes[0].fail_in = "reduce";
-  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_E_UNSUPPORTED);
-  kit_assert_mentions(k, "plugin 'ddp', step.reduce");
-  assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_E_STATE);
-  assert_string_equal(kit_code(k), "E-STATE-FAILED");
-  kit_free(k);
+  for (size_t i = 0; i < G_N_ELEMENTS(members); i++) {
+    kit *k = ready();
+    g_autofree char *place =
+        g_strdup_printf("plugin 'ddp', %s%.*s", i >= 8 && i != 9 && i != 11 ? "step." : "", (int)strcspn(members[i], "("), members[i]);
+    k->fakes[0].fail_in = members[i];
+    if (kit_step(k, 1.0, 1.0f, NULL) != ORDO_E_UNSUPPORTED)
+      fail_msg("%s failed, the step did not", members[i]);
+    kit_assert_mentions(k, place);
+    assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_E_STATE);
+    assert_string_equal(kit_code(k), "E-STATE-FAILED");
+    kit_free(k);
+  }
 }
 
 int main(void)
