@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +36,18 @@ int cli_usable_cores(void)
 {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/* MPI's own exchange inside a node wants about 4 MiB of shared memory per rank and does not start without; containers are often given less.
+ * The two names are those of Open MPI 4 and 5. */
+static void avoid_small_shared_memory(int ranks)
+{
+  const guint64 per_rank = 8 << 20;
+  struct statvfs shm;
+  if (statvfs("/dev/shm", &shm) == 0 && (guint64)shm.f_bavail * shm.f_frsize >= per_rank * (guint64)ranks)
+    return;
+  setenv("OMPI_MCA_btl_vader_backing_directory", g_get_tmp_dir(), 0);
+  setenv("OMPI_MCA_btl_sm_backing_directory", g_get_tmp_dir(), 0);
 }
 
 /* The name of the program is given without a directory, as a shell does: from a path mpirun concludes where Open MPI is installed, and
@@ -56,6 +69,7 @@ static GPtrArray *command_line(int ranks, const char *const *command)
     g_ptr_array_add(args, g_strdup("--oversubscribe"));
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   }
+  avoid_small_shared_memory(ranks);
   for (; *command; command++)
     g_ptr_array_add(args, g_strdup(*command));
   g_ptr_array_add(args, NULL);

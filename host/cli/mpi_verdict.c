@@ -50,8 +50,8 @@ int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int 
   cli_noise_verdict(noise, &rank, &signal_number, &exit_code);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
     return CLI_DONE;
-  if (interrupted && exit_code > 0 && exit_code <= CLI_REFUSED)
-    return exit_code; /* the ranks ended in their own way and have said so */
+  if (interrupted && !signal_number && exit_code > 0 && exit_code <= CLI_REFUSED)
+    return exit_code; /* the ranks ended in their own way after the signal, and have said how */
   if (interrupted)
     return stopped(cli, interrupted);
   if (signal_number)

@@ -1,6 +1,7 @@
 """dependencies.py ROOT [LIBRARY...] - who may include what, and what the built libraries need.
 
     plugins/X, examples/X   headers of the SDK, the C and POSIX libraries, and their own folder
+    plugins/fsdp1, fsdp2    also plugins/sharding, which is linked into each of them
     trainer                 public headers of the host and the SDK, its own folder, BLAS and json-glib
     host                    public headers, its own folder; no BLAS, no json-glib
     sdk                     itself
@@ -41,6 +42,8 @@ def problem(path, bracket, name):
         return None if name in allowed else "is a header of the host; this folder has the SDK only"
     if bracket == '"':
         local = (path.parent / name).resolve()
+        if local.exists() and local.parent == root / "plugins" / "sharding" and top == "plugins":
+            return None
         if local.exists():
             return None if unit in local.parents else "is a private header of another folder"
         return None if any(unit.rglob(name)) else "is a private header of another folder (not found in this one)"

@@ -1,5 +1,5 @@
-/* parity.c - `mpirun -n N parity --strategy S`: the table of cases, N ranks against one, on a small random model and, when it is there, on
- * the golden one. A line a case; exit code 1 if one leaves its gate. Every strategy is held to the same table.
+/* parity.c - `mpirun -n N parity --strategy S [--peer P]`: the table of cases, N ranks against one, on a small random model and, when it is
+ * there, on the golden one. A line a case; exit code 1 if one leaves its gate. Every strategy is held to the same table.
  */
 #include "parity.h"
 
@@ -25,6 +25,7 @@ static const parity_case cases[] = {
     {.name = "sgd rank without tokens", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .mask = PARITY_EMPTY_RANK},
     {.name = "adamw rank without tokens", .lr = 1e-3, .clip = 1.0, .mask = PARITY_EMPTY_RANK, .accumulate = 1},
     {.name = "sgd different weights", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .different_weights = 1},
+    {.name = "evaluation only", .eval_only = 1},
     {.name = "adamw separate head", .lr = 1e-3, .clip = 1.0, .untied = 1},
     {.name = "adamw masked accumulation", .lr = 1e-3, .clip = 1.0, .mask = PARITY_UNEVEN, .accumulate = 1},
     {.name = "adamw checkpointing", .lr = 1e-3, .clip = 1.0, .accumulate = 1, .checkpointing = 1},
@@ -37,6 +38,7 @@ typedef struct suite {
   ordo_context *context;
   ordo_comm_provider *comm;
   const char *strategy;
+  const char *peer; /* whose bits ordered cases must have too; null: none. On two axes a sum is a sum of sums: other bits than on one */
   int rank;
   int failed;
 } suite;
@@ -64,7 +66,7 @@ static void verdict(suite *s, const parity_case *c, const parity_source *source,
   fflush(stdout);
 }
 
-/* Runs an ordered case once more, without delays, and compares bits. */
+/* Runs an ordered case once more, without delays, with this strategy or the peer, and compares bits. */
 static void compare_bits(suite *s, const parity_case *c, const parity_source *source, const parity_trace *first, const char *strategy)
 {
   parity_case plain = *c;
@@ -74,16 +76,18 @@ static void compare_bits(suite *s, const parity_case *c, const parity_source *so
     stop(s, c->name);
   if (s->rank == 0)
     verdict(s, c, source, same_bits(first, &again) ? 0.0 : INFINITY,
-            strcmp(strategy, s->strategy) != 0 ? "bits of ddp"
-            : c->delays                        ? "bits of a run without delays"
-                                               : "bits of a second run");
+            strategy != s->strategy ? strategy
+            : c->delays             ? "bits of a run without delays"
+                                    : "bits of a second run");
   parity_trace_clear(&again);
 }
 
-static void run_case(suite *s, const parity_case *c, const parity_source *source)
+static void run_case(suite *s, const parity_case *row, const parity_source *source)
 {
+  parity_case own = *row, *c = &own;
   parity_trace one = {0}, many = {0};
   const char *skipped = NULL, *what = "";
+  own.no_decay = strstr(s->strategy, "use_orig_params=false") != NULL;
   if (parity_run(s->context, s->comm, s->strategy, c, source, s->comm->size, &many, &skipped) != ORDO_OK)
     stop(s, c->name);
   if (s->rank == 0 && skipped) {
@@ -96,8 +100,8 @@ static void run_case(suite *s, const parity_case *c, const parity_source *source
   }
   if (c->ordered && !skipped) {
     compare_bits(s, c, source, &many, s->strategy);
-    if (strcmp(s->strategy, "ddp") != 0)
-      compare_bits(s, c, source, &many, "ddp");
+    if (s->peer)
+      compare_bits(s, c, source, &many, s->peer);
   }
   parity_trace_clear(&one);
   parity_trace_clear(&many);
@@ -184,6 +188,8 @@ int main(int argc, char **argv)
   for (int i = 1; i + 1 < argc; i += 2)
     if (strcmp(argv[i], "--strategy") == 0)
       s.strategy = argv[i + 1];
+    else if (strcmp(argv[i], "--peer") == 0)
+      s.peer = argv[i + 1];
   if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
     fprintf(stderr, "parity: %s\n", reason);
     return 1;

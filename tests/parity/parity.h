@@ -17,9 +17,11 @@ typedef struct parity_case {
   int accumulate;        /* several micro-batches a step */
   int mask;              /* PARITY_ ... */
   int different_weights; /* every rank but 0 starts from other weights; weights.sync must cure it */
+  int eval_only;         /* a plan without an optimizer: no steps, evaluation and generation only */
   int untied;            /* a head of its own */
   int ordered;           /* bit-equal when it is run again, and bit-equal to ddp */
   int delays;            /* every collective and optimizer update of the first run waits for up to 0.1 s, each rank as it likes */
+  int no_decay;          /* AdamW without weight decay: flat leaves hold parameters of one kind only */
   int checkpointing;     /* blocks are computed again in backward; the run on one rank keeps its activations */
 } parity_case;
 
@@ -42,8 +44,8 @@ typedef struct parity_trace {
   int32_t text[PARITY_TEXT]; /* what the trained model continues, greedily */
 } parity_trace;
 
-/* Runs the case on the provider's ranks (null: one rank). `data_ranks`: the rank count that the mask is made for. `skipped` (may be null) is set when the
- * plan cannot express the case. Errors are in the context. */
+/* Runs the case on the provider's ranks (null: one rank). `data_ranks`: the rank count that the mask is made for. `skipped` (may be null)
+ * is set when the plan cannot express the case. Errors are in the context. */
 ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c,
                        const parity_source *source, int data_ranks, parity_trace *trace, const char **skipped);
 void parity_trace_clear(parity_trace *trace);

@@ -91,9 +91,9 @@ static ordo_status use(ordo_embed *embed, const ordo_data *data, parity_trace *t
   return status;
 }
 
-static ordo_status train(ordo_embed *embed, const ordo_data *data, parity_trace *trace)
+static ordo_status train(ordo_embed *embed, const ordo_data *data, int trains, parity_trace *trace)
 {
-  for (int step = 0; step < PARITY_STEPS; step++) {
+  for (int step = 0; trains && step < PARITY_STEPS; step++) {
     ordo_step_outcome outcome;
     ordo_status status = ordo_embed_step(embed, data, step * PARITY_BATCH, 0, NULL, NULL, &outcome);
     if (status != ORDO_OK)
@@ -129,10 +129,10 @@ static void after_collective(void *ctx, uint64_t id)
   (void)ctx, (void)id;
 }
 
-static void before_update(void *ctx, ordo_activity activity, const char *unit, int begins)
+static void before_update(void *ctx, ordo_activity activity, const char *unit, ordo_edge edge)
 {
   (void)unit;
-  if (activity == ORDO_ACTIVITY_OPTIMIZER && begins)
+  if (activity == ORDO_ACTIVITY_OPTIMIZER && edge == ORDO_EDGE_BEGIN)
     hold_back(ctx);
 }
 
@@ -152,7 +152,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
                                 .plan = plan,
                                 .comm = comm,
                                 .weights = &weights.base,
-                                .train = 1,
+                                .train = !c->eval_only,
                                 .batch = PARITY_BATCH,
                                 .seq_len = source->seq_len};
   ordo_embed *embed = NULL;
@@ -161,7 +161,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   const ordo_comm_observer observer = {&held, before_collective, after_collective};
   weights.base.read = shifted_read;
   weights.base.check = NULL; /* the source was checked by its own tests; its functions expect their own object */
-  options.optimizer = (ordo_leaf_optimizer_options){c->is_sgd, c->lr, 0.9, 0.95, 1e-8, 0.1, 0.9};
+  options.optimizer = (ordo_leaf_optimizer_options){c->is_sgd, c->lr, 0.9, 0.95, 1e-8, c->no_decay ? 0.0 : 0.1, 0.9};
   options.schedule = (struct schedule){SCHEDULE_CONSTANT, c->lr, 1.0, 0, PARITY_STEPS};
   options.max_grad_norm = c->clip;
   options.ordered = (uint32_t)c->ordered;
@@ -175,7 +175,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   }
   ordo_status status = ordo_embed_create(&options, &embed);
   if (status == ORDO_OK)
-    status = train(embed, data, trace);
+    status = train(embed, data, !c->eval_only, trace);
   ordo_embed_destroy(embed);
   ordo_comm_provider_destroy(slow);
   return status;
@@ -187,6 +187,7 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
   ordo_plan_request request = {.struct_size = sizeof request, .strategy = strategy, .ranks = comm ? comm->size : 1};
   ordo_plan *plan = NULL;
   ordo_data data;
+  request.flags = c->eval_only ? (uint32_t)ORDO_PLAN_EVAL : 0u;
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   memset(trace, 0, sizeof *trace);
@@ -197,7 +198,8 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
   if (status != ORDO_OK)
     return ordo_problems_to_context(&problems, context, status);
   status = ordo_plan_create(context, &request, &plan);
-  if (status == ORDO_OK && skipped && c->different_weights && !has_step(plan, ORDO_STEP_WEIGHTS_SYNC))
+  if (status == ORDO_OK && skipped && c->different_weights && !has_step(plan, ORDO_STEP_WEIGHTS_SYNC) &&
+      !strstr(strategy, "sync_module_states"))
     *skipped = "the plan has no weights.sync: every rank loads its shards itself";
   else if (status == ORDO_OK)
     status = run_plan(context, comm, plan, c, source, &data, trace);
@@ -228,7 +230,7 @@ double parity_compare(const parity_case *c, const parity_source *source, const p
   struct llama *model = llama_create(&source->weights->config, NULL, (char[200]){0}, 200);
   ordo_problems_init(&problems);
   *what = "loss";
-  for (int s = 0; s < PARITY_STEPS; s++) {
+  for (int s = 0; !c->eval_only && s < PARITY_STEPS; s++) {
     worse(fabs(many->loss[s] - one->loss[s]) / fabs(one->loss[s]), 1e-5, "loss", &worst, what);
     worse(fabs(many->norm[s] - one->norm[s]) / fabs(one->norm[s]), c->is_sgd ? 2e-5 : 2e-4, "gradient norm", &worst, what);
     worse(fabs(many->tokens[s] - one->tokens[s]), 0.5, "counted tokens", &worst, what);
@@ -247,6 +249,10 @@ double parity_compare(const parity_case *c, const parity_source *source, const p
     }
   }
   llama_destroy(model);
+  if (c->eval_only) { /* nothing moves, so nothing may differ */
+    worse(largest, 1e-30, "a weight", &worst, what);
+    return worst;
+  }
   worse(sqrt(wrong / moved), c->is_sgd ? 2e-4 : 1e-3, "update of the model", &worst, what);
   worse(largest, c->is_sgd ? 2e-5 : c->lr, "one weight", &worst, what);
   return worst;

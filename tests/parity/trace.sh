@@ -32,9 +32,9 @@ python3 "$report" "$dir/late.json" >"$dir/out" 2>&1
 grep -q "too late" "$dir/out" || fail "one bucket for everything was not found to be late: $(cat "$dir/out")"
 echo "ok   one bucket is late: $(tail -1 "$dir/out")"
 
-# The timeline: 3 steps, of each step the begin and end of itself, of 6 units forward and backward, of the step's end and the optimizer.
+# The timeline: 3 steps, of each step two lines for itself, for the step's end and for the optimizer, four for each of 6 units forward and backward.
 for csv in "$dir/small.csv" "$dir/small.csv.rank1"; do
-  [ "$(wc -l <"$csv")" = $((1 + 3 * 2 * (1 + 6 + 6 + 2))) ] || fail "$csv has $(wc -l <"$csv") lines"
+  [ "$(wc -l <"$csv")" = $((1 + 3 * (2 * 3 + 4 * 12))) ] || fail "$csv has $(wc -l <"$csv") lines"
   awk -F, -v weights=$((4 * parameters)) 'NR > 1 && ($5 != weights || $11 != $5 + $6 + $7 + $8 + $9 + $10 || $12 < $11) {bad = 1; print "line " NR ": " $0} END {exit bad}' \
     "$csv" || fail "$csv does not add up"
 done

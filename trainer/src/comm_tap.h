@@ -16,7 +16,8 @@ typedef struct ordo_comm_observer {
   void (*end)(void *ctx, uint64_t id);
 } ordo_comm_observer;
 
-/* `inner` is borrowed and must outlive the result; `observer` is copied. Freed with ordo_comm_provider_destroy, which leaves `inner` alone. */
+/* `inner` is borrowed and must outlive the result; `observer` is copied. Freed with ordo_comm_provider_destroy, which leaves `inner` alone.
+ */
 ordo_comm_provider *ordo_comm_tap_new(const ordo_comm_provider *inner, const ordo_comm_observer *observer);
 /* Payload of a collective as ordo_comm_stats counts it: the whole logical buffer. */
 int64_t ordo_comm_tap_bytes(const ordo_comm *ranks, const ordo_collective *c);

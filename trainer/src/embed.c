@@ -15,15 +15,21 @@ const char *ordo_activity_name(ordo_activity activity)
   return names[activity];
 }
 
-void ordo_embed_activity(const ordo_embed *embed, ordo_activity activity, const char *unit, int begins)
+void ordo_embed_activity(const ordo_embed *embed, ordo_activity activity, const char *unit, ordo_edge edge)
 {
   if (embed->options.activity)
-    embed->options.activity(embed->options.activity_ctx, activity, unit, begins);
+    embed->options.activity(embed->options.activity_ctx, activity, unit, edge);
 }
 
 static void optimizer_steps(void *ctx, int begins)
 {
-  ordo_embed_activity(ctx, ORDO_ACTIVITY_OPTIMIZER, "", begins);
+  ordo_embed_activity(ctx, ORDO_ACTIVITY_OPTIMIZER, "", begins ? ORDO_EDGE_BEGIN : ORDO_EDGE_END);
+}
+
+/* Without decay all parameters are of one kind, and a strategy may keep a unit of them in one leaf. */
+static int decays(const ordo_embed *embed)
+{
+  return !embed->options.optimizer.is_sgd && embed->options.optimizer.weight_decay > 0.0;
 }
 
 static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
@@ -37,7 +43,7 @@ static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model,
     for (uint32_t p = unit->first_param; status == ORDO_OK && p < unit->first_param + unit->n_params; p++) {
       const struct llama_param *param = llama_param_at(embed->llama, p);
       ordo_param_desc desc = {.struct_size = sizeof desc, .name = param->name, .dtype = ORDO_F32};
-      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay ? ORDO_PARAM_DECAY : 0u);
+      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay && decays(embed) ? ORDO_PARAM_DECAY : 0u);
       desc.tp_hint = param->tp_hint;
       desc.tp_block = (int32_t)param->tp_block;
       desc.tie_group = param->tie_group;
@@ -73,8 +79,7 @@ static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *pa
 static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_optimizer *optimizer)
 {
   ordo_embed *embed = ctx;
-  ordo_status status =
-      ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
+  ordo_status status = ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
   if (status == ORDO_OK)
     ordo_leaf_optimizer_observe(optimizer, optimizer_steps, embed);
   return status;
@@ -107,34 +112,36 @@ static void metric(void *ctx, const char *plugin, const char *name, double value
     embed->options.metric(embed->options.metric_ctx, plugin, name, value);
 }
 
+/* What the session does between two edges of a unit's activity. */
+static int unit_event(ordo_embed *embed, ordo_activity activity, uint32_t unit, ordo_edge before,
+                      ordo_status (*event)(ordo_session *session, uint32_t model, uint32_t unit))
+{
+  const char *name = embed->model->units[unit]->name;
+  ordo_embed_activity(embed, activity, name, before);
+  ordo_status status = event(embed->session, 0, unit);
+  if (status == ORDO_OK)
+    ordo_embed_activity(embed, activity, name, before == ORDO_EDGE_BEGIN ? ORDO_EDGE_OPEN : ORDO_EDGE_END);
+  return status;
+}
+
 int ordo_embed_pre_forward(void *ctx, uint32_t unit)
 {
-  ordo_embed *embed = ctx;
-  ordo_embed_activity(embed, ORDO_ACTIVITY_FORWARD, embed->model->units[unit]->name, 1);
-  return ordo_session_pre_forward(embed->session, 0, unit);
+  return unit_event(ctx, ORDO_ACTIVITY_FORWARD, unit, ORDO_EDGE_BEGIN, ordo_session_pre_forward);
 }
 
 int ordo_embed_post_forward(void *ctx, uint32_t unit)
 {
-  ordo_embed *embed = ctx;
-  ordo_status status = ordo_session_post_forward(embed->session, 0, unit);
-  ordo_embed_activity(embed, ORDO_ACTIVITY_FORWARD, embed->model->units[unit]->name, 0);
-  return status;
+  return unit_event(ctx, ORDO_ACTIVITY_FORWARD, unit, ORDO_EDGE_CLOSE, ordo_session_post_forward);
 }
 
 int ordo_embed_pre_backward(void *ctx, uint32_t unit)
 {
-  ordo_embed *embed = ctx;
-  ordo_embed_activity(embed, ORDO_ACTIVITY_BACKWARD, embed->model->units[unit]->name, 1);
-  return ordo_session_pre_backward(embed->session, 0, unit);
+  return unit_event(ctx, ORDO_ACTIVITY_BACKWARD, unit, ORDO_EDGE_BEGIN, ordo_session_pre_backward);
 }
 
 int ordo_embed_post_backward(void *ctx, uint32_t unit)
 {
-  ordo_embed *embed = ctx;
-  ordo_status status = ordo_session_post_backward(embed->session, 0, unit);
-  ordo_embed_activity(embed, ORDO_ACTIVITY_BACKWARD, embed->model->units[unit]->name, 0);
-  return status;
+  return unit_event(ctx, ORDO_ACTIVITY_BACKWARD, unit, ORDO_EDGE_CLOSE, ordo_session_post_backward);
 }
 
 static int hook_grad_adds(void *ctx, uint32_t param)

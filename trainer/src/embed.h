@@ -22,6 +22,13 @@ typedef enum ordo_activity {
   ORDO_ACTIVITY_OPTIMIZER, /* the update of the leaves, inside STEP_END */
   ORDO_N_ACTIVITIES
 } ordo_activity;
+/* Where in an activity. OPEN and CLOSE belong to units: between them lies the computation, with the unit's weights there. */
+typedef enum ordo_edge {
+  ORDO_EDGE_BEGIN, /* before the strategy's pre_ event */
+  ORDO_EDGE_OPEN,  /* after it */
+  ORDO_EDGE_CLOSE, /* before the strategy's post_ event */
+  ORDO_EDGE_END    /* after it */
+} ordo_edge;
 /* "step", "forward", "backward", "step_end", "optimizer". */
 const char *ordo_activity_name(ordo_activity activity);
 
@@ -36,25 +43,25 @@ typedef struct ordo_embed_options {
   uint64_t seed;
   uint32_t ordered;
   uint32_t drift_interval;
-  int train;     /* 0: forward only */
+  int train;         /* 0: forward only */
   int checkpointing; /* 1: blocks keep their inputs only and are computed again in backward */
-  int64_t batch; /* sequences of a step over all ranks; 0: no passes over batches (generation) */
+  int64_t batch;     /* sequences of a step over all ranks; 0: no passes over batches (generation) */
   int64_t micro_batch;
   int64_t seq_len;
   /* A statistic of a plugin. May be null. */
   void (*metric)(void *ctx, const char *plugin, const char *name, double value);
   void *metric_ctx;
-  /* An activity begins (1) or has ended (0); `unit` is empty where there is none. May be null. */
-  void (*activity)(void *ctx, ordo_activity activity, const char *unit, int begins);
+  /* An activity reaches an edge; `unit` is empty where there is none. May be null. */
+  void (*activity)(void *ctx, ordo_activity activity, const char *unit, ordo_edge edge);
   void *activity_ctx;
 } ordo_embed_options;
 
 /* What a step was, the same on all ranks except seconds and bytes. */
 typedef struct ordo_step_outcome {
   ordo_step_result result;
-  double loss; /* mean over the counted tokens of all ranks, before the update */
-  double lr;   /* that the update used */
-  int stop;    /* some rank asked to stop */
+  double loss;        /* mean over the counted tokens of all ranks, before the update */
+  double lr;          /* that the update used */
+  int stop;           /* some rank asked to stop */
   int64_t comm_bytes; /* payload of this rank's collectives in the step, as ordo_comm_stats counts it */
 } ordo_step_outcome;
 

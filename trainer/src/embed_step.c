@@ -99,14 +99,14 @@ static ordo_status run_step(ordo_embed *embed, double counted, double *loss_sum,
   memset(outcome, 0, sizeof *outcome);
   outcome->lr = current_lr(embed);
   outcome->result.struct_size = sizeof outcome->result;
-  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP_END, "", 1);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP_END, "", ORDO_EDGE_BEGIN);
   status = ordo_session_step_end(embed->session, &outcome->result);
-  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP_END, "", 0);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP_END, "", ORDO_EDGE_END);
   return status;
 }
 
-ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop,
-                            ordo_before_update before_update, void *ctx, ordo_step_outcome *outcome)
+ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop, ordo_before_update before_update, void *ctx,
+                            ordo_step_outcome *outcome)
 {
   const ordo_data_part *part = &embed->part;
   int64_t T = embed->options.seq_len, counted = 0;
@@ -114,11 +114,11 @@ ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t fi
   int64_t moved_before = payload(embed);
   for (int64_t s = 0; s < part->count; s++)
     counted += ordo_data_sample(data, first + part->first + s, embed->ids + s * T, embed->targets + s * T);
-  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", 1);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", ORDO_EDGE_BEGIN);
   ordo_status status = run_step(embed, (double)counted, &sums[0], before_update, ctx, outcome);
   if (status == ORDO_OK)
     status = ordo_session_sum(embed->session, sums, 2);
-  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", 0);
+  ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", ORDO_EDGE_END);
   if (status != ORDO_OK)
     return status;
   outcome->comm_bytes = payload(embed) - moved_before;

@@ -130,8 +130,9 @@ enum {
 int64_t llama_activation_bytes(const struct llama_config *config, int64_t batch, int64_t seq, int train, int64_t logits_rows);
 /* Logit rows to hold so that they take at most 256 MiB: N if that fits. since 0.1 */
 int64_t llama_default_logits_rows(const struct llama_config *config, int64_t batch, int64_t seq);
-/* Makes room for passes of up to batch x seq tokens (any smaller shape too); replaces an earlier reservation. logits_rows: token rows of logits held at a time; 0: the default. Fewer than N rows means that backward computes
- * the logits again. Errors: INVALID, NOMEM (the earlier reservation is gone). since 0.1 */
+/* Makes room for passes of up to batch x seq tokens (any smaller shape too); replaces an earlier reservation. logits_rows: token rows of
+ * logits held at a time; 0: the default. Fewer than N rows means that backward computes the logits again. Errors: INVALID, NOMEM (the
+ * earlier reservation is gone). since 0.1 */
 int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, int64_t logits_rows);
 
 struct llama_forward_args {

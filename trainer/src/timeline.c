@@ -29,13 +29,14 @@ ordo_status ordo_timeline_open(const char *path, int rank, int64_t steps, ordo_p
   return ORDO_OK;
 }
 
-void ordo_timeline_activity(ordo_timeline *timeline, const ordo_session *session, ordo_activity activity, const char *unit, int begins)
+void ordo_timeline_activity(ordo_timeline *timeline, const ordo_session *session, ordo_activity activity, const char *unit, ordo_edge edge)
 {
+  static const char *const edges[] = {"begin", "open", "close", "end"};
   int64_t now = 0, peak = 0;
-  timeline->step += begins && activity == ORDO_ACTIVITY_STEP;
+  timeline->step += edge == ORDO_EDGE_BEGIN && activity == ORDO_ACTIVITY_STEP;
   if (timeline->steps > 0 && timeline->step > timeline->steps)
     return;
-  fprintf(timeline->file, "%" G_GINT64_FORMAT ",%s,%s,%s", timeline->step, ordo_activity_name(activity), unit, begins ? "begin" : "end");
+  fprintf(timeline->file, "%" G_GINT64_FORMAT ",%s,%s,%s", timeline->step, ordo_activity_name(activity), unit, edges[edge]);
   for (uint32_t tag = 0; tag <= ORDO_N_MEM_TAGS; tag++) {
     ordo_session_memory(session, tag, &now, &peak);
     fprintf(timeline->file, ",%" G_GINT64_FORMAT, now);

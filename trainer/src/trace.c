@@ -122,15 +122,15 @@ static void finish(ordo_trace *trace)
   trace->file = NULL;
 }
 
-void ordo_trace_activity(ordo_trace *trace, ordo_activity activity, const char *unit, int begins)
+void ordo_trace_activity(ordo_trace *trace, ordo_activity activity, const char *unit, ordo_edge edge)
 {
   if (!trace->file)
     return;
-  if (begins && trace->open < MOST_OPEN)
+  if (edge == ORDO_EDGE_BEGIN && trace->open < MOST_OPEN)
     begin(trace, activity);
-  else if (!begins && trace->open > 0)
+  else if (edge == ORDO_EDGE_END && trace->open > 0)
     end(trace, activity, unit);
-  if (!begins && activity == ORDO_ACTIVITY_STEP && trace->step == trace->steps)
+  if (edge == ORDO_EDGE_END && activity == ORDO_ACTIVITY_STEP && trace->step == trace->steps)
     finish(trace);
 }
 

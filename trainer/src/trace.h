@@ -17,8 +17,8 @@ typedef struct ordo_trace ordo_trace;
 ordo_status ordo_trace_open(const char *path, int rank, int64_t steps, ordo_problems *problems, ordo_trace **trace);
 /* What the provider's collectives are to be shown to. Its ctx is the trace. */
 ordo_comm_observer ordo_trace_observer(ordo_trace *trace);
-/* Begin or end of an activity; spans nest. */
-void ordo_trace_activity(ordo_trace *trace, ordo_activity activity, const char *unit, int begins);
+/* An edge of an activity. A span reaches from BEGIN to END; spans nest. */
+void ordo_trace_activity(ordo_trace *trace, ordo_activity activity, const char *unit, ordo_edge edge);
 /* Null is fine. Errors: IO, if the file is incomplete. */
 ordo_status ordo_trace_close(ordo_trace *trace, ordo_problems *problems);
 

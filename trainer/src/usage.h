@@ -9,8 +9,8 @@
 const char *ordo_memory_tag_name(uint32_t tag);
 /* Appends `,"peak_bytes":{"weights":...,"total":...}`: total is the peak of the sum, not the sum of the peaks. */
 void ordo_usage_memory(GString *object, const ordo_session *session);
-/* Appends `,"comm":{"AXIS":{"KIND":{"calls":...,"bytes":...}}}`, every axis of the mesh, and "world" unless it is the only axis; payload as ordo_comm_stats counts it,
- * since the session was made. */
+/* Appends `,"comm":{"AXIS":{"KIND":{"calls":...,"bytes":...}}}`, every axis of the mesh, and "world" unless it is the only axis; payload as
+ * ordo_comm_stats counts it, since the session was made. */
 void ordo_usage_comm(GString *object, const ordo_session *session);
 
 #endif

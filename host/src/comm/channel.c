@@ -89,6 +89,7 @@ static ordo_status repeat_death(ordo_hub *hub)
 
 static void finish(ordo_channel *channel, ordo_request *request)
 {
+  ordo_pieces_unpack(channel, request);
   ordo_recent_mark(&channel->hub->recent, request->recent_id, ORDO_RECENT_DONE);
   channel->hub->moves++;
 }
@@ -187,6 +188,8 @@ static void dispose(ordo_channel *channel, ordo_request *request)
     ordo_recent_mark(&channel->hub->recent, request->recent_id, ORDO_RECENT_FAILED);
   if (channel->transport->forget)
     channel->transport->forget(channel, request);
+  if (request->done) /* else MPI may still write into packed memory */
+    ordo_pieces_forget(request);
   g_free(request);
 }
 
@@ -206,7 +209,9 @@ static ordo_status channel_start(void *ctx, const ordo_collective *c, ordo_reque
   request->channel = channel;
   request->recent_id = ordo_recent_add(&hub->recent, channel->name, &request->c);
   g_queue_push_tail(ordo_collective_is_pair(request->c.kind) ? &channel->pairs : &channel->collectives, request);
-  status = channel->transport->begin(channel, request);
+  status = ordo_pieces_pack(channel, request);
+  if (status == ORDO_OK)
+    status = channel->transport->begin(channel, request);
   if (status != ORDO_OK) {
     dispose(channel, request);
     return status;
@@ -296,8 +301,19 @@ static void channel_stats(void *ctx, ordo_comm_stats *stats)
 ordo_channel *ordo_channel_new(ordo_hub *hub, const char *name, int32_t rank, int32_t size, const ordo_transport *transport, void *state)
 {
   ordo_channel *channel = g_new0(ordo_channel, 1);
-  ordo_comm table = {sizeof(ordo_comm), channel,         rank,         size, channel_start, channel_test, channel_wait, channel_progress,
-                     channel_alloc,     channel_release, channel_stats};
+  ordo_comm table = {sizeof(ordo_comm),
+                     channel,
+                     rank,
+                     size,
+                     channel_start,
+                     channel_test,
+                     channel_wait,
+                     channel_progress,
+                     channel_alloc,
+                     channel_release,
+                     channel_stats,
+                     ORDO_COMM_PIECES,
+                     0};
   channel->table = table;
   channel->hub = hub;
   channel->name = g_strdup(name ? name : "");

@@ -31,7 +31,10 @@ struct ordo_request {
   ordo_reduction reduction;
   uint64_t recent_id; /* in the ring */
   gboolean done;
-  void *state; /* the transport's own, freed by its `forget` */
+  void *state;             /* the transport's own, freed by its `forget` */
+  ordo_comm_piece whole;   /* the one piece of an all-gather or reduce-scatter without pieces */
+  const void *send_pieces; /* with pieces on a transport that does not know them: the caller's buffers; */
+  void *recv_pieces;       /* c.send and c.recv are packed copies */
 };
 
 /* What a provider implements. Functions return ORDO_OK or the status of ordo_hub_fail. */
@@ -55,6 +58,7 @@ typedef struct ordo_transport {
   ordo_status (*free)(ordo_channel *channel, void *memory);
   /* Frees channel->transport_state; must not block when the hub is dead. May be null. */
   void (*close)(ordo_channel *channel);
+  gboolean takes_pieces; /* else the channel packs them */
 } ordo_transport;
 
 struct ordo_channel {
@@ -87,6 +91,20 @@ char *ordo_request_describe(const ordo_request *request);
 
 /* Checks `c` and fills a copy with defaults and the reduction. Errors: INVALID naming the argument, UNSUPPORTED. */
 ordo_status ordo_collective_check(ordo_channel *channel, const ordo_collective *c, ordo_collective *copy, ordo_reduction *reduction);
+/* pieces.c: a run of elements that is contiguous on both sides of a collective with pieces. */
+typedef struct ordo_piece_span {
+  int64_t shard, full, count; /* in elements */
+} ordo_piece_span;
+/* The run that starts at element `at` of rank `rank`'s packed shard and ends before `end`. */
+ordo_piece_span ordo_pieces_at(const ordo_request *request, int rank, int64_t at, int64_t end);
+/* Elements that the shard side spans, and the whole side. */
+int64_t ordo_pieces_shard_extent(const ordo_request *request);
+int64_t ordo_pieces_full_extent(const ordo_request *request, int32_t size);
+/* Replaces the buffers of a collective with pieces by packed ones, and puts the result back. Errors: NOMEM. */
+ordo_status ordo_pieces_pack(ordo_channel *channel, ordo_request *request);
+void ordo_pieces_unpack(ordo_channel *channel, ordo_request *request);
+void ordo_pieces_forget(ordo_request *request);
+
 /* Payload as comm.h counts it. */
 uint64_t ordo_collective_bytes(const ordo_collective *c, int32_t size);
 gboolean ordo_collective_reduces(uint32_t kind);

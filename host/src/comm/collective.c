@@ -111,6 +111,25 @@ static ordo_status check_scalars(ordo_channel *channel, const ordo_collective *c
   return ORDO_OK;
 }
 
+/* Pieces lie in one buffer each side, so their own order and gaps are free; only sizes can be wrong. */
+static ordo_status check_pieces(ordo_channel *channel, const ordo_collective *c)
+{
+  int64_t left = c->count;
+  if (c->kind != ORDO_ALL_GATHER && c->kind != ORDO_REDUCE_SCATTER)
+    return refuse(channel, c, "n_pieces", "only all_gather and reduce_scatter have pieces");
+  if (!c->pieces)
+    return refuse(channel, c, "pieces", "it is null, n_pieces is %" G_GUINT64_FORMAT, c->n_pieces);
+  for (uint64_t i = 0; i < c->n_pieces; i++) {
+    const ordo_comm_piece *piece = &c->pieces[i];
+    if (piece->count < 0 || piece->count > left || piece->shard_offset < 0 || piece->full_offset < 0)
+      return refuse(channel, c, "pieces", "piece %" G_GUINT64_FORMAT " has a negative offset or count, or more than `count` elements", i);
+    left -= piece->count;
+  }
+  if (left)
+    return refuse(channel, c, "pieces", "their counts are %" G_GINT64_FORMAT " elements short of `count`", left);
+  return ORDO_OK;
+}
+
 static gboolean is_float(ordo_dtype dtype)
 {
   return dtype == ORDO_F32 || dtype == ORDO_F64 || dtype == ORDO_F16 || dtype == ORDO_BF16;
@@ -167,7 +186,7 @@ static ordo_status check_buffers(ordo_channel *channel, const ordo_collective *c
     return refuse(channel, c, "send", "it is null");
   if (writes_recv && recv_bytes && !c->recv)
     return refuse(channel, c, "recv", "it is null");
-  if (reads_send && writes_recv && c->recv != in_place && overlap(c->send, send_bytes, c->recv, recv_bytes))
+  if (reads_send && writes_recv && (c->n_pieces || c->recv != in_place) && overlap(c->send, send_bytes, c->recv, recv_bytes))
     return refuse(channel, c, "recv", "it overlaps send, but not in the in-place way of this kind");
   return ORDO_OK;
 }
@@ -188,6 +207,8 @@ ordo_status ordo_collective_check(ordo_channel *channel, const ordo_collective *
     return status;
   if (copy->kind == ORDO_ALL_TO_ALL_V && ((status = check_counts(channel, copy, copy->send_counts, "send_counts")) != ORDO_OK ||
                                           (status = check_counts(channel, copy, copy->recv_counts, "recv_counts")) != ORDO_OK))
+    return status;
+  if (copy->n_pieces && (status = check_pieces(channel, copy)) != ORDO_OK)
     return status;
   return copy->kind == ORDO_BARRIER ? ORDO_OK : check_buffers(channel, copy);
 }

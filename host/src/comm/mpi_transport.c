@@ -85,6 +85,7 @@ void ordo_descriptor_of(const ordo_request *request, ordo_descriptor *descriptor
   descriptor->dtype = c->kind == ORDO_BARRIER ? 0 : c->dtype;
   descriptor->flags = ordo_collective_reduces(c->kind) ? c->flags : 0;
   descriptor->root = c->kind == ORDO_BROADCAST ? c->root : 0;
+  descriptor->tag = c->tag;
   descriptor->count = c->kind == ORDO_BARRIER || c->kind == ORDO_ALL_TO_ALL_V ? 0 : c->count;
   descriptor->factor = ordo_collective_reduces(c->kind) ? request->reduction.factor : 0;
   g_strlcpy(descriptor->label, c->label ? c->label : "", sizeof descriptor->label);

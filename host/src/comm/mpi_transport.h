@@ -9,7 +9,7 @@
 typedef struct ordo_descriptor {
   uint32_t kind, op, dtype, flags;
   int32_t root;
-  uint32_t reserved;
+  int32_t tag; /* which bucket or group it is */
   int64_t count;
   double factor;
   char label[24]; /* for texts only, not compared */

@@ -83,6 +83,69 @@ static void place(const ordo_window *w, const void *memory, uint64_t bytes, int3
   *offset = segment ? (uint64_t)((const char *)memory - segment->bases[w->link.rank]) : 0;
 }
 
+static gboolean has_pieces(const ordo_collective *c)
+{
+  return c->kind == ORDO_ALL_GATHER || c->kind == ORDO_REDUCE_SCATTER;
+}
+
+static void copy(void *to, const void *from, uint64_t bytes)
+{
+  if (bytes && to != from)
+    memcpy(to, from, bytes);
+}
+
+/* Elements [at, at + n) of this rank's packed shard (all_gather), or of its copy of rank `i`'s (reduce_scatter), into packed memory. */
+static void pack(const ordo_request *request, int i, int64_t at, int64_t n, const char *send, char *packed)
+{
+  size_t element = ordo_dtype_size(request->c.dtype);
+  for (int64_t end = at + n; at < end;) {
+    ordo_piece_span span = ordo_pieces_at(request, i, at, end);
+    int64_t from = request->c.kind == ORDO_ALL_GATHER ? span.shard : span.full;
+    copy(packed, send + (size_t)from * element, (uint64_t)span.count * element);
+    packed += (size_t)span.count * element;
+    at += span.count;
+  }
+}
+
+/* Rank `i`'s elements [at, at + n) from packed memory into the whole of an all_gather. */
+static void unpack(const ordo_request *request, int i, int64_t at, int64_t n, const char *packed)
+{
+  size_t element = ordo_dtype_size(request->c.dtype);
+  for (int64_t end = at + n; at < end;) {
+    ordo_piece_span span = ordo_pieces_at(request, i, at, end);
+    copy((char *)request->c.recv + (size_t)span.full * element, packed, (uint64_t)span.count * element);
+    packed += (size_t)span.count * element;
+    at += span.count;
+  }
+}
+
+/* This rank's elements [at, at + n) of a reduce_scatter; inputs[k] points at rank k's packed elements from `at` on. */
+static void reduce_packed(const ordo_window *w, const ordo_request *request, int64_t at, int64_t n, const void **inputs)
+{
+  size_t element = ordo_dtype_size(request->c.dtype);
+  for (int64_t end = at + n; at < end;) {
+    ordo_piece_span span = ordo_pieces_at(request, w->link.rank, at, end);
+    void *const outputs[] = {(char *)request->c.recv + (size_t)span.shard * element};
+    ordo_reduce(&request->reduction, outputs, 1, inputs, (size_t)w->link.size, (size_t)span.count);
+    for (int i = 0; i < w->link.size; i++)
+      inputs[i] = (const char *)inputs[i] + (size_t)span.count * element;
+    at += span.count;
+  }
+}
+
+static void fill_inline(const ordo_window *w, const ordo_request *request, const void *source, char *payload)
+{
+  const ordo_collective *c = &request->c;
+  size_t one = (size_t)c->count * ordo_dtype_size(c->dtype);
+  if (c->kind == ORDO_REDUCE_SCATTER)
+    for (int i = 0; i < w->link.size; i++)
+      pack(request, i, 0, c->count, source, payload + one * (size_t)i);
+  else if (c->kind == ORDO_ALL_GATHER)
+    pack(request, w->link.rank, 0, c->count, source, payload);
+  else
+    memcpy(payload, source, one);
+}
+
 static void fill_slot(const ordo_window *w, ordo_request *request, ordo_window_slot *slot)
 {
   const ordo_collective *c = &request->c;
@@ -93,9 +156,12 @@ static void fill_slot(const ordo_window *w, ordo_request *request, ordo_window_s
     return;
   if (bytes <= ORDO_WINDOW_INLINE) {
     if (bytes && source)
-      memcpy(slot->payload, source, bytes);
+      fill_inline(w, request, source, slot->payload);
     return;
   }
+  if (has_pieces(c))
+    bytes = (uint64_t)(c->kind == ORDO_ALL_GATHER ? ordo_pieces_shard_extent(request) : ordo_pieces_full_extent(request, w->link.size)) *
+            ordo_dtype_size(c->dtype);
   place(w, source, bytes, &slot->send_segment, &slot->send_offset);
   place(w, c->kind == ORDO_ALL_REDUCE ? c->recv : NULL, bytes, &slot->recv_segment, &slot->recv_offset);
 }
@@ -185,12 +251,6 @@ static ordo_status choose_way(ordo_window *w, ordo_request *request, window_requ
   return ORDO_OK;
 }
 
-static void copy(void *to, const void *from, uint64_t bytes)
-{
-  if (bytes && to != from)
-    memcpy(to, from, bytes);
-}
-
 /* Everything is in the announcements: `inputs[i]` is rank i's. */
 static void run_inline(const ordo_window *w, ordo_request *request, uint64_t sequence)
 {
@@ -200,11 +260,13 @@ static void run_inline(const ordo_window *w, ordo_request *request, uint64_t seq
   uint64_t one = (uint64_t)c->count * ordo_dtype_size(c->dtype);
   for (int i = 0; i < w->link.size; i++)
     inputs[i] = slot_of(w, i, sequence)->payload + (c->kind == ORDO_REDUCE_SCATTER ? one * (uint64_t)w->link.rank : 0);
-  if (ordo_collective_reduces(c->kind))
+  if (c->kind == ORDO_REDUCE_SCATTER)
+    reduce_packed(w, request, 0, c->count, inputs);
+  else if (c->kind == ORDO_ALL_REDUCE)
     ordo_reduce(&request->reduction, outputs, 1, inputs, (size_t)w->link.size, (size_t)c->count);
   else if (c->kind == ORDO_ALL_GATHER)
     for (int i = 0; i < w->link.size; i++)
-      copy((char *)c->recv + one * (uint64_t)i, inputs[i], one);
+      unpack(request, i, 0, c->count, inputs[i]);
   else if (c->kind == ORDO_BROADCAST && c->root != w->link.rank)
     copy(c->recv, inputs[c->root], one);
 }
@@ -231,32 +293,59 @@ static void reduce_slice(const ordo_window *w, ordo_request *request, uint64_t s
   ordo_reduce(&request->reduction, outputs, (size_t)w->link.size, inputs, (size_t)w->link.size, (size_t)(end - start));
 }
 
+/* What the announced buffers say about rank `i`, null where it has none (a broadcast's receivers). */
+static const char *sent_by(const ordo_window *w, int i, uint64_t sequence)
+{
+  const ordo_window_slot *slot = slot_of(w, i, sequence);
+  return slot->send_segment < 0 ? NULL : address(w, i, slot->send_segment, slot->send_offset);
+}
+
+/* Every rank's shard, from where it lies to where it belongs. */
+static void gather_direct(const ordo_window *w, const ordo_request *request, uint64_t sequence)
+{
+  size_t element = ordo_dtype_size(request->c.dtype);
+  for (int k = 0; k < w->link.size; k++) {
+    int i = (w->link.rank + k) % w->link.size; /* ranks begin with different sources */
+    const char *base = sent_by(w, i, sequence);
+    for (int64_t at = 0; at < request->c.count;) {
+      ordo_piece_span span = ordo_pieces_at(request, i, at, request->c.count);
+      copy((char *)request->c.recv + (size_t)span.full * element, base + (size_t)span.shard * element, (uint64_t)span.count * element);
+      at += span.count;
+    }
+  }
+}
+
+static void reduce_scatter_direct(const ordo_window *w, const ordo_request *request, uint64_t sequence)
+{
+  size_t element = ordo_dtype_size(request->c.dtype);
+  const void *inputs[ORDO_WINDOW_MAX_RANKS];
+  for (int64_t at = 0; at < request->c.count;) {
+    ordo_piece_span span = ordo_pieces_at(request, w->link.rank, at, request->c.count);
+    void *const outputs[] = {(char *)request->c.recv + (size_t)span.shard * element};
+    for (int i = 0; i < w->link.size; i++)
+      inputs[i] = sent_by(w, i, sequence) + (size_t)span.full * element;
+    ordo_reduce(&request->reduction, outputs, 1, inputs, (size_t)w->link.size, (size_t)span.count);
+    at += span.count;
+  }
+}
+
 static void run_direct(const ordo_window *w, ordo_request *request, uint64_t sequence)
 {
   const ordo_collective *c = &request->c;
-  const void *inputs[ORDO_WINDOW_MAX_RANKS];
-  void *const outputs[] = {c->recv};
-  uint64_t one = (uint64_t)c->count * ordo_dtype_size(c->dtype);
-  if (c->kind == ORDO_ALL_REDUCE) {
+  if (c->kind == ORDO_ALL_REDUCE)
     reduce_slice(w, request, sequence);
-    return;
-  }
-  for (int i = 0; i < w->link.size; i++) {
-    const ordo_window_slot *slot = slot_of(w, i, sequence);
-    const char *base = slot->send_segment < 0 ? NULL : address(w, i, slot->send_segment, slot->send_offset);
-    if (c->kind == ORDO_ALL_GATHER)
-      copy((char *)c->recv + one * (uint64_t)i, base, one);
-    else if (c->kind == ORDO_BROADCAST && i == c->root && i != w->link.rank)
-      copy(c->recv, base, one);
-    inputs[i] = base ? base + (c->kind == ORDO_REDUCE_SCATTER ? one * (uint64_t)w->link.rank : 0) : NULL;
-  }
-  if (c->kind == ORDO_REDUCE_SCATTER)
-    ordo_reduce(&request->reduction, outputs, 1, inputs, (size_t)w->link.size, (size_t)c->count);
+  else if (c->kind == ORDO_ALL_GATHER)
+    gather_direct(w, request, sequence);
+  else if (c->kind == ORDO_REDUCE_SCATTER)
+    reduce_scatter_direct(w, request, sequence);
+  else if (c->root != w->link.rank)
+    copy(c->recv, sent_by(w, c->root, sequence), (uint64_t)c->count * ordo_dtype_size(c->dtype));
 }
 
 /* Staged: puts the next chunk of this rank's data into its staging buffer. */
-static void fill(const ordo_window *w, const ordo_collective *c, window_request *state)
+static void fill(const ordo_window *w, const ordo_request *request, window_request *state)
 {
+  const ordo_collective *c = &request->c;
   size_t element = ordo_dtype_size(c->dtype);
   int64_t limit = (int64_t)(ORDO_WINDOW_STAGING / element) / (c->kind == ORDO_REDUCE_SCATTER ? w->link.size : 1);
   char *in = w->pages[w->link.rank]->in[w->half];
@@ -264,7 +353,9 @@ static void fill(const ordo_window *w, const ordo_collective *c, window_request 
   size_t bytes = (size_t)state->chunk * element, at = (size_t)state->offset * element;
   if (c->kind == ORDO_REDUCE_SCATTER)
     for (int i = 0; i < w->link.size; i++)
-      copy(in + bytes * (size_t)i, (const char *)c->send + (size_t)i * (size_t)c->count * element + at, bytes);
+      pack(request, i, state->offset, state->chunk, c->send, in + bytes * (size_t)i);
+  else if (c->kind == ORDO_ALL_GATHER)
+    pack(request, w->link.rank, state->offset, state->chunk, c->send, in);
   else if (c->kind == ORDO_BROADCAST && c->root == w->link.rank)
     copy(in, (const char *)c->recv + at, bytes);
   else if (c->kind != ORDO_BROADCAST)
@@ -288,20 +379,19 @@ static void drain(const ordo_window *w, ordo_request *request, const window_requ
   const ordo_collective *c = &request->c;
   const void *inputs[ORDO_WINDOW_MAX_RANKS];
   size_t element = ordo_dtype_size(c->dtype), bytes = (size_t)state->chunk * element;
-  char *to = (char *)c->recv + (size_t)state->offset * element;
-  void *const outputs[] = {to};
+  char *to = (char *)c->recv + (c->kind == ORDO_ALL_REDUCE || c->kind == ORDO_BROADCAST ? (size_t)state->offset * element : 0);
   for (int i = 0; i < w->link.size; i++) {
     size_t start = (size_t)slice_start(state->chunk, i, w->link.size), end = (size_t)slice_start(state->chunk, i + 1, w->link.size);
     inputs[i] = w->pages[i]->in[w->half] + bytes * (size_t)w->link.rank;
     if (c->kind == ORDO_ALL_REDUCE)
       copy(to + start * element, w->pages[i]->out[w->half], (end - start) * element);
     else if (c->kind == ORDO_ALL_GATHER)
-      copy(to + (size_t)c->count * (size_t)i * element, w->pages[i]->in[w->half], bytes);
+      unpack(request, i, state->offset, state->chunk, w->pages[i]->in[w->half]);
     else if (c->kind == ORDO_BROADCAST && i == c->root && i != w->link.rank)
       copy(to, w->pages[i]->in[w->half], bytes);
   }
   if (c->kind == ORDO_REDUCE_SCATTER)
-    ordo_reduce(&request->reduction, outputs, 1, inputs, (size_t)w->link.size, (size_t)state->chunk);
+    reduce_packed(w, request, state->offset, state->chunk, inputs);
 }
 
 /* Goes through the phases of the staged way until one must wait; TRUE when all chunks are through. */
@@ -314,7 +404,7 @@ static gboolean advance_staged(ordo_channel *channel, ordo_window *w, ordo_reque
     case FILL:
       if (state->offset >= request->c.count)
         return TRUE;
-      fill(w, &request->c, state);
+      fill(w, request, state);
       tick(channel, w);
       state->phase = request->c.kind == ORDO_ALL_REDUCE ? REDUCE : DRAIN;
       break;
@@ -513,4 +603,5 @@ const ordo_transport ordo_window_transport = {
     .alloc = ordo_window_alloc,
     .free = ordo_window_release,
     .close = window_close,
+    .takes_pieces = TRUE,
 };

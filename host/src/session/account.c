@@ -18,7 +18,15 @@ struct ordo_account {
   ordo_axis axes[ORDO_MAX_AXES];
   const ordo_axis *pointers[ORDO_MAX_AXES];
   GPtrArray *comms; /* counted_comm */
+  GArray *parts;    /* account_part */
 };
+
+/* A communicator of consecutive ranks of an axis, made for a plugin. */
+typedef struct account_part {
+  uint32_t axis;
+  int32_t size;
+  const ordo_comm *inner, *outer;
+} account_part;
 
 static ordo_status counted_start(void *ctx, const ordo_collective *c, ordo_request **request)
 {
@@ -100,7 +108,8 @@ static const ordo_comm *wrap(ordo_account *account, const ordo_comm *inner, ordo
                             .progress = counted_progress,
                             .alloc = counted_alloc,
                             .free = counted_free,
-                            .stats = counted_stats};
+                            .stats = counted_stats,
+                            .features = ORDO_HAS(inner, ordo_comm, features) ? inner->features : 0};
   g_ptr_array_add(account->comms, comm);
   return &comm->table;
 }
@@ -109,6 +118,7 @@ ordo_account *ordo_account_new(const ordo_mesh *mesh, ordo_memory *memory)
 {
   ordo_account *account = g_new0(ordo_account, 1);
   account->comms = g_ptr_array_new_with_free_func(free_comm);
+  account->parts = g_array_new(FALSE, FALSE, sizeof(account_part));
   account->mesh = *mesh;
   account->mesh.axes = account->pointers;
   account->mesh.world = wrap(account, mesh->world, memory);
@@ -118,6 +128,46 @@ ordo_account *ordo_account_new(const ordo_mesh *mesh, ordo_memory *memory)
     account->pointers[a] = &account->axes[a];
   }
   return account;
+}
+
+ordo_status ordo_account_part(ordo_account *account, const ordo_comm_provider *provider, ordo_memory *memory, uint32_t index, int32_t size,
+                              const ordo_comm **result)
+{
+  const ordo_axis *axis = account->pointers[index];
+  int32_t inner = 1, place = axis->coordinate % size;
+  account_part part = {index, size, NULL, NULL};
+  ordo_status status;
+  for (guint i = 0; i < account->parts->len; i++) {
+    const account_part *known = &g_array_index(account->parts, account_part, i);
+    if (known->axis == index && known->size == size) {
+      *result = known->outer;
+      return ORDO_OK;
+    }
+  }
+  for (uint32_t a = index + 1; a < account->mesh.n_axes; a++)
+    inner *= account->pointers[a]->size;
+  status = provider->split(provider->ctx, account->mesh.rank - place * inner, place, size, axis->name, &part.inner);
+  if (status != ORDO_OK)
+    return status;
+  part.outer = *result = wrap(account, part.inner, memory);
+  g_array_append_val(account->parts, part);
+  return ORDO_OK;
+}
+
+void ordo_account_part_stats(const ordo_account *account, uint32_t axis, void (*add)(const ordo_comm *comm, ordo_comm_stats *total),
+                             ordo_comm_stats *total)
+{
+  for (guint i = 0; i < account->parts->len; i++)
+    if (g_array_index(account->parts, account_part, i).axis == axis)
+      add(g_array_index(account->parts, account_part, i).outer, total);
+}
+
+void ordo_account_release_parts(ordo_account *account, const ordo_comm_provider *provider)
+{
+  for (guint i = account ? account->parts->len : 0; i-- > 0;)
+    provider->release(provider->ctx, g_array_index(account->parts, account_part, i).inner);
+  if (account)
+    g_array_set_size(account->parts, 0);
 }
 
 const ordo_mesh *ordo_account_mesh(const ordo_account *account)
@@ -130,5 +180,6 @@ void ordo_account_free(ordo_account *account)
   if (!account)
     return;
   g_ptr_array_unref(account->comms);
+  g_array_unref(account->parts);
   g_free(account);
 }

@@ -213,6 +213,34 @@ static double job_now(void *ctx)
   return (double)g_get_monotonic_time() * 1e-6;
 }
 
+static void job_count_memory(void *ctx, int64_t bytes, uint32_t tag)
+{
+  const ordo_instance *instance = ctx;
+  ordo_memory_count(instance->session->memory, bytes, tag < ORDO_N_MEM_TAGS ? tag : ORDO_MEM_OTHER);
+}
+
+static ordo_status job_set_allocator(void *ctx, uint32_t tag, const ordo_allocator *allocator)
+{
+  ordo_instance *instance = ctx;
+  if (tag >= ORDO_N_MEM_TAGS || (allocator && (!ORDO_CAN(allocator, ordo_allocator, free) || !allocator->alloc)))
+    return misuse(instance, "set_allocator was given an unknown tag, or an allocator without its functions", NULL);
+  if (ordo_memory_set_allocator(instance->session->memory, tag, allocator, instance))
+    return ORDO_OK;
+  return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_STATE, "E-JOB-ALLOCATOR", instance->plugin->id,
+                          "memory of one kind has one place", "let one strategy place it, see its options",
+                          "another plugin already decides where this memory lies");
+}
+
+static ordo_status job_axis_part(void *ctx, int32_t size, const ordo_comm **part)
+{
+  ordo_instance *instance = ctx;
+  ordo_session *session = instance->session;
+  const ordo_axis *axis = instance->job.axis;
+  if (!axis || size < 1 || axis->size % size != 0)
+    return misuse(instance, "axis_part was given a size that does not divide the instance's axis", axis ? axis->name : "it has no axis");
+  return ordo_account_part(session->account, session->comm, session->memory, axis->index, size, part);
+}
+
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
 {
   const ordo_session *session = instance->session;
@@ -242,5 +270,8 @@ void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
                              .activation_numel = job_activation_numel,
                              .comm_hook = job_comm_hook,
                              .metric = job_metric,
-                             .now = job_now};
+                             .now = job_now,
+                             .count_memory = job_count_memory,
+                             .set_allocator = job_set_allocator,
+                             .axis_part = job_axis_part};
 }

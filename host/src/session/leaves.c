@@ -99,7 +99,7 @@ ordo_status ordo_leaves_bind(ordo_model_state *model, ordo_param_record *record,
       leaf->leaf.grad_state = ORDO_GRAD_NONE;
     leaf->leaf.data = data;
     leaf->leaf.grad = grad;
-  } else {
+  } else if (root->param.grad != grad) {
     root->grad_held = FALSE;
   }
   if (root->param.tie_group < 0)

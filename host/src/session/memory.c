@@ -9,15 +9,24 @@
 
 #include <string.h>
 
+/* Where blocks of a tag come from when it is not the context. Kept for the life of the memory: blocks point at it. */
+typedef struct memory_source {
+  ordo_allocator allocator;
+  const void *owner;
+} memory_source;
+
 typedef struct memory_block {
   size_t bytes;
   uint32_t tag;
+  const memory_source *source; /* null: the context */
 } memory_block;
 
 struct ordo_memory {
   ordo_context *context;
   GMutex lock;
-  GHashTable *blocks;               /* address -> memory_block */
+  GHashTable *blocks;                            /* address -> memory_block */
+  const memory_source *sources[ORDO_N_MEM_TAGS]; /* null: the context */
+  GPtrArray *all_sources;
   int64_t now[ORDO_N_MEM_TAGS + 1]; /* the last one is the sum */
   int64_t peak[ORDO_N_MEM_TAGS + 1];
 };
@@ -33,7 +42,25 @@ static void count(ordo_memory *memory, int64_t bytes, uint32_t tag)
 
 static void free_block(ordo_memory *memory, void *pointer, const memory_block *block)
 {
-  memory->context->free(memory->context->alloc_ctx, pointer, block->bytes, block->tag);
+  if (block->source)
+    block->source->allocator.free(block->source->allocator.ctx, pointer, block->bytes);
+  else
+    memory->context->free(memory->context->alloc_ctx, pointer, block->bytes, block->tag);
+}
+
+/* Zeroed memory; *source is where it came from. */
+static void *new_block(ordo_memory *memory, size_t bytes, uint32_t tag, const memory_source **source)
+{
+  void *pointer;
+  g_mutex_lock(&memory->lock);
+  *source = memory->sources[tag];
+  g_mutex_unlock(&memory->lock);
+  if (*source)
+    return (*source)->allocator.alloc((*source)->allocator.ctx, bytes);
+  pointer = memory->context->alloc(memory->context->alloc_ctx, bytes, tag);
+  if (pointer)
+    memset(pointer, 0, bytes);
+  return pointer;
 }
 
 ordo_memory *ordo_memory_new(ordo_context *context)
@@ -42,6 +69,7 @@ ordo_memory *ordo_memory_new(ordo_context *context)
   memory->context = context;
   g_mutex_init(&memory->lock);
   memory->blocks = g_hash_table_new_full(NULL, NULL, NULL, g_free);
+  memory->all_sources = g_ptr_array_new_with_free_func(g_free);
   return memory;
 }
 
@@ -57,6 +85,7 @@ guint ordo_memory_free(ordo_memory *memory)
   while (g_hash_table_iter_next(&iter, &pointer, &block))
     free_block(memory, pointer, block);
   g_hash_table_unref(memory->blocks);
+  g_ptr_array_unref(memory->all_sources);
   g_mutex_clear(&memory->lock);
   g_free(memory);
   return left;
@@ -64,17 +93,18 @@ guint ordo_memory_free(ordo_memory *memory)
 
 void *ordo_memory_alloc(ordo_memory *memory, size_t bytes, uint32_t tag)
 {
+  const memory_source *source = NULL;
   void *pointer;
   memory_block *block;
   if (bytes == 0 || bytes > (size_t)G_MAXINT64 || tag >= ORDO_N_MEM_TAGS)
     return NULL;
-  pointer = memory->context->alloc(memory->context->alloc_ctx, bytes, tag);
+  pointer = new_block(memory, bytes, tag, &source);
   if (!pointer)
     return NULL;
-  memset(pointer, 0, bytes);
   block = g_new(memory_block, 1);
   block->bytes = bytes;
   block->tag = tag;
+  block->source = source;
   g_mutex_lock(&memory->lock);
   g_hash_table_insert(memory->blocks, pointer, block);
   count(memory, (int64_t)bytes, tag);
@@ -95,6 +125,44 @@ gboolean ordo_memory_release(ordo_memory *memory, void *pointer)
     return FALSE;
   free_block(memory, pointer, block);
   return TRUE;
+}
+
+gboolean ordo_memory_set_allocator(ordo_memory *memory, uint32_t tag, const ordo_allocator *allocator, const void *owner)
+{
+  gboolean mine;
+  g_mutex_lock(&memory->lock);
+  mine = !memory->sources[tag] || memory->sources[tag]->owner == owner;
+  if (mine && allocator) {
+    memory_source *source = g_new0(memory_source, 1);
+    memcpy(&source->allocator, allocator, MIN(allocator->struct_size, sizeof source->allocator));
+    source->owner = owner;
+    g_ptr_array_add(memory->all_sources, source);
+    memory->sources[tag] = source;
+  } else if (mine) {
+    memory->sources[tag] = NULL;
+  }
+  g_mutex_unlock(&memory->lock);
+  return mine;
+}
+
+void ordo_memory_drop_owner(ordo_memory *memory, const void *owner)
+{
+  GHashTableIter iter;
+  gpointer pointer, value;
+  g_mutex_lock(&memory->lock);
+  for (int tag = 0; tag < ORDO_N_MEM_TAGS; tag++)
+    if (memory->sources[tag] && memory->sources[tag]->owner == owner)
+      memory->sources[tag] = NULL;
+  g_hash_table_iter_init(&iter, memory->blocks);
+  while (g_hash_table_iter_next(&iter, &pointer, &value)) {
+    const memory_block *block = value;
+    if (!block->source || block->source->owner != owner)
+      continue;
+    count(memory, -(int64_t)block->bytes, block->tag);
+    free_block(memory, pointer, block);
+    g_hash_table_iter_remove(&iter);
+  }
+  g_mutex_unlock(&memory->lock);
 }
 
 gboolean ordo_memory_owns(ordo_memory *memory, const void *pointer)

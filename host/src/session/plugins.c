@@ -323,6 +323,7 @@ void ordo_plugins_destroy_instances(ordo_session *session)
   session->where = "destroy";
   while (session->instances->len) {
     ordo_instance *instance = g_ptr_array_index(session->instances, session->instances->len - 1);
+    ordo_memory_drop_owner(session->memory, instance);
     if (instance->plugin->strategy)
       instance->plugin->strategy->destroy(instance->self);
     else

@@ -284,6 +284,7 @@ void ordo_session_destroy(ordo_session *session)
   g_ptr_array_unref(session->undo_log);
   g_ptr_array_unref(session->rebinds);
   g_ptr_array_unref(session->order);
+  ordo_account_release_parts(session->account, session->comm);
   ordo_account_free(session->account);
   if (session->provided_mesh)
     ordo_axes_destroy(session->comm, session->provided_mesh);
@@ -383,6 +384,7 @@ ordo_status ordo_session_comm_stats(const ordo_session *session, const char *nam
     found = TRUE;
     if (name || mesh->axes[a]->comm != mesh->world)
       add_stats(mesh->axes[a]->comm, &total);
+    ordo_account_part_stats(session->account, a, add_stats, &total);
   }
   if (!found)
     return ordo_errors_push(session->context->errors, ORDO_E_NOT_FOUND, "E-MESH-AXIS", name, "the mesh has no axis of that name",

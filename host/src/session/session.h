@@ -309,6 +309,14 @@ ordo_status ordo_dispatch_phase(ordo_session *session, ordo_phase phase);
 /* account.c */
 ordo_account *ordo_account_new(const ordo_mesh *mesh, ordo_memory *memory);
 const ordo_mesh *ordo_account_mesh(const ordo_account *account);
+/* The counted communicator of `size` consecutive ranks of an axis, made on first use. Collective over the mesh. */
+ordo_status ordo_account_part(ordo_account *account, const ordo_comm_provider *provider, ordo_memory *memory, uint32_t axis, int32_t size,
+                              const ordo_comm **part);
+/* Adds the counters of the parts of an axis. */
+void ordo_account_part_stats(const ordo_account *account, uint32_t axis, void (*add)(const ordo_comm *comm, ordo_comm_stats *total),
+                             ordo_comm_stats *total);
+/* Gives the parts back to the provider. Null is fine. */
+void ordo_account_release_parts(ordo_account *account, const ordo_comm_provider *provider);
 void ordo_account_free(ordo_account *account);
 
 /* calls.c */

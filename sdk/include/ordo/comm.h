@@ -35,6 +35,17 @@ enum { ORDO_SUM = 1, ORDO_AVG = 2, ORDO_MAX = 3, ORDO_MIN = 4 };
 
 enum { ORDO_COMM_ORDERED = 1u }; /* flag of a collective; a session in `ordered` mode sets it on every one */
 
+enum { ORDO_COMM_PIECES = 1u }; /* feature of a communicator: collectives may have pieces */
+
+/* One piece of an all-gather or a reduce-scatter whose whole side is not one range per rank: `count` elements of every rank. On the shard
+ * side they stand at shard_offset, on the whole side those of rank r at full_offset + r * count. A parameter that is split on its first
+ * dimension is one piece and comes out whole, without a copy from a buffer in rank order. */
+typedef struct ordo_comm_piece {
+  int64_t shard_offset;
+  int64_t full_offset;
+  int64_t count;
+} ordo_comm_piece;
+
 typedef struct ordo_collective {
   size_t struct_size;
   uint32_t kind; /* ORDO_ALL_REDUCE ... */
@@ -42,7 +53,7 @@ typedef struct ordo_collective {
   ordo_dtype dtype;
   uint32_t flags;
   int32_t root; /* broadcast: source; send, recv: the peer; else 0 */
-  int32_t tag;  /* send, recv: matches pairs; else 0 */
+  int32_t tag;  /* send, recv: matches pairs; else 0 or a number that must be the same on all ranks: which bucket or group it is */
   const void *send;
   void *recv;
   int64_t count;
@@ -50,8 +61,11 @@ typedef struct ordo_collective {
   const int64_t *send_counts; /* ORDO_ALL_TO_ALL_V only, [size] */
   const int64_t *recv_counts;
   const char *label; /* what for, in traces and reports: "bucket 3"; static text or valid until wait; may be null */
+  const ordo_comm_piece
+      *pieces;       /* ORDO_ALL_GATHER and ORDO_REDUCE_SCATTER on a communicator with ORDO_COMM_PIECES; valid until wait. Their */
+  uint64_t n_pieces; /* counts add up to `count`; the same on all ranks; buffers are not in place. 0: ranges in rank order */
 } ordo_collective;
-ORDO_PIN_LAST(ordo_collective, label);
+ORDO_PIN_LAST(ordo_collective, n_pieces);
 
 typedef struct ordo_request ordo_request; /* a started collective, owned by the communicator until wait */
 
@@ -88,8 +102,10 @@ typedef struct ordo_comm {
   ordo_status (*free)(void *ctx, void *memory);
   /* Fills *stats as far as its struct_size reaches. [any] since 0.1 */
   void (*stats)(void *ctx, ordo_comm_stats *stats);
+  uint32_t features; /* ORDO_COMM_PIECES */
+  uint32_t reserved;
 } ordo_comm;
-ORDO_PIN_LAST(ordo_comm, stats);
+ORDO_PIN_LAST(ordo_comm, reserved);
 
 /* Starts and waits. [step] since 0.1 */
 ORDO_INLINE ordo_status ordo_comm_run(const ordo_comm *comm, const ordo_collective *c)
@@ -102,7 +118,7 @@ ORDO_INLINE ordo_status ordo_comm_run(const ordo_comm *comm, const ordo_collecti
 /* A collective with op SUM, no factor, no flags and no label, to be changed before it is started. [any] since 0.1 */
 ORDO_INLINE ordo_collective ordo_collective_make(uint32_t kind, const void *send, void *recv, int64_t count, ordo_dtype dtype)
 {
-  ordo_collective c = {sizeof(ordo_collective), 0, ORDO_SUM, 0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0};
+  ordo_collective c = {sizeof(ordo_collective), 0, ORDO_SUM, 0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0};
   c.kind = kind;
   c.dtype = dtype;
   c.send = send;

@@ -62,6 +62,17 @@ typedef struct ordo_step_info {
 } ordo_step_info;
 ORDO_PIN_LAST(ordo_step_info, divide_factor);
 
+/* A source of memory other than the job's own (a memory-mapped file). Functions may come from any thread. */
+typedef struct ordo_allocator {
+  size_t struct_size;
+  void *ctx;
+  /* `bytes` zeroed bytes aligned to 64; null after host->fail. [any] since 0.1 */
+  void *(*alloc)(void *ctx, size_t bytes);
+  /* Frees it; `bytes` as in alloc. [any] since 0.1 */
+  void (*free)(void *ctx, void *memory, size_t bytes);
+} ordo_allocator;
+ORDO_PIN_LAST(ordo_allocator, free);
+
 typedef struct ordo_job {
   size_t struct_size;
   void *ctx; /* first argument of every function below */
@@ -87,9 +98,9 @@ typedef struct ordo_job {
   void (*free)(void *ctx, void *memory);
 
   /* Tells the model where a param computes now. `data` and `grad` must stay valid until the next bind of that param; null
-   * releases. Gradients start as ORDO_GRAD_NONE. The embedder is told. While the param's leaf is unsharded, the leaf follows
-   * (same data and grad). Errors: STATE (the embedder cannot rebind between forward and backward), those of the embedder. [step] since 0.1
-   */
+   * releases. A gradient that moves starts as ORDO_GRAD_NONE, one at the same address keeps what it holds (no_sync). The embedder is
+   * told. While the param's leaf is unsharded, the leaf follows (same data and grad). Errors: STATE (the embedder cannot rebind
+   * between forward and backward), those of the embedder. [step] since 0.1 */
   ordo_status (*bind)(void *ctx, const ordo_param *param, void *data, void *grad);
   /* Replaces all leaves of the model by `specs`, in one transaction: tells an existing optimizer to rebind, marks old leaves
    * REPLACED by the running step. `links` must name every old leaf at least once, or the leaf is trained no more: ORDO_E_INVALID.
@@ -123,7 +134,16 @@ typedef struct ordo_job {
   void (*metric)(void *ctx, const char *name, double value);
   /* Seconds from a monotonic clock. [any] since 0.1 */
   double (*now)(void *ctx);
+  /* Counts memory that the plugin got elsewhere (mapped pages) under a tag; negative when it is given back. [any] since 0.1 */
+  void (*count_memory)(void *ctx, int64_t bytes, uint32_t tag);
+  /* From now on memory of the tag comes from `allocator` (copied), for the embedder as well: optimizer state in a cold tier. Null: from
+   * the session again. What was allocated stays where it is and is freed where it came from; the allocator must outlive it, that is,
+   * the instance. Errors: STATE (another plugin has set one), INVALID (tag). [main] since 0.1 */
+  ordo_status (*set_allocator)(void *ctx, uint32_t tag, const ordo_allocator *allocator);
+  /* The communicator of `size` consecutive ranks of the instance's axis (coordinates k * size .. k * size + size - 1), owned by the host.
+   * Collective over the mesh. Errors: INVALID (size does not divide the axis), those of start. [main] since 0.1 */
+  ordo_status (*axis_part)(void *ctx, int32_t size, const ordo_comm **part);
 } ordo_job;
-ORDO_PIN_LAST(ordo_job, now);
+ORDO_PIN_LAST(ordo_job, axis_part);
 
 #endif

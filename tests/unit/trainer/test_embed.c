@@ -2,6 +2,7 @@
 #include "io_support.h"
 
 #include "embed.h"
+#include "model_tokenizer.h"
 #include "safetensors.h"
 #include "sample.h"
 #include "save.h"
@@ -32,6 +33,18 @@ typedef struct fixture {
   ordo_data data;
 } fixture;
 
+static ordo_embed *new_embed(fixture *f, int checkpointing)
+{
+  ordo_embed *embed = NULL;
+  ordo_embed_options o = {
+      .context = f->context, .plan = f->plan, .weights = f->weights, .train = 1, .batch = BATCH, .seq_len = SEQ, .max_grad_norm = 1.0};
+  o.optimizer = (ordo_leaf_optimizer_options){0, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.9};
+  o.schedule = (struct schedule){SCHEDULE_CONSTANT, 1e-2, 1.0, 0, 100};
+  o.checkpointing = checkpointing;
+  assert_int_equal(ordo_embed_create(&o, &embed), ORDO_OK);
+  return embed;
+}
+
 static int setup(void **state)
 {
   fixture *f = g_new0(fixture, 1);
@@ -55,11 +68,7 @@ static int setup(void **state)
   assert_int_equal(ordo_context_create(&options, &f->context), ORDO_OK);
   assert_int_equal(ordo_plan_create(f->context, &request, &f->plan), ORDO_OK);
   f->weights = ordo_weights_fresh(&config, 1, 0.02);
-  ordo_embed_options o = {
-      .context = f->context, .plan = f->plan, .weights = f->weights, .train = 1, .batch = BATCH, .seq_len = SEQ, .max_grad_norm = 1.0};
-  o.optimizer = (ordo_leaf_optimizer_options){0, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.9};
-  o.schedule = (struct schedule){SCHEDULE_CONSTANT, 1e-2, 1.0, 0, 100};
-  assert_int_equal(ordo_embed_create(&o, &f->embed), ORDO_OK);
+  f->embed = new_embed(f, 0);
   *state = f;
   return 0;
 }
@@ -103,6 +112,31 @@ static void memory_meets_its_formula(void **state)
   }
   double formula = (double)(4 * 4 * parameters + activations);
   assert_true(fabs((double)peak - formula) < 0.05 * formula);
+}
+
+static int64_t activation_peak(ordo_embed *embed)
+{
+  int64_t now = 0, peak = 0;
+  ordo_session_memory(ordo_embed_session(embed), ORDO_MEM_ACTIVATIONS, &now, &peak);
+  return peak;
+}
+
+static void checkpointing_gives_the_same_bits_with_less_memory(void **state)
+{
+  fixture *f = *state;
+  ordo_embed *plain = f->embed, *again = new_embed(f, 1);
+  int64_t rows = llama_default_logits_rows(&config, BATCH, SEQ);
+  assert_int_equal(activation_peak(plain), llama_activation_bytes(&config, BATCH, SEQ, LLAMA_KEEP_ALL, rows));
+  assert_int_equal(activation_peak(again), llama_activation_bytes(&config, BATCH, SEQ, LLAMA_KEEP_INPUTS, rows));
+  assert_true(activation_peak(again) < activation_peak(plain));
+  for (int i = 0; i < 4; i++) {
+    double expected = step(f, i), loss;
+    f->embed = again;
+    loss = step(f, i);
+    f->embed = plain;
+    assert_memory_equal(&loss, &expected, sizeof loss); /* step i sees the weights that i updates left */
+  }
+  ordo_embed_destroy(again);
 }
 
 static void training_lowers_the_loss(void **state)
@@ -176,6 +210,8 @@ static void a_saved_model_is_the_model(void **state)
   assert_int_equal(ordo_weights_open(directory, &problems, &back), ORDO_OK);
   assert_memory_equal(&back->config, &config, sizeof config);
   assert_int_equal(back->check(back, ordo_embed_llama(f->embed), &problems), ORDO_OK);
+  g_autofree char *tokenizer = ordo_model_tokenizer_find(directory, 0); /* 0: not by its size */
+  assert_string_equal(tokenizer, "bytes");
   for (uint32_t p = 0; p < model->n_params; p++) {
     const ordo_param *param = model->params[p];
     g_autofree float *values = g_new(float, (gsize)param->numel);
@@ -237,6 +273,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(memory_meets_its_formula, setup, teardown),
+      cmocka_unit_test_setup_teardown(checkpointing_gives_the_same_bits_with_less_memory, setup, teardown),
       cmocka_unit_test_setup_teardown(training_lowers_the_loss, setup, teardown),
       cmocka_unit_test_setup_teardown(rebinding_moves_state, setup, teardown),
       cmocka_unit_test_setup_teardown(a_saved_model_is_the_model, setup, teardown),

@@ -1,0 +1,420 @@
+/* fsdp1.c - the strategy `fsdp1`: the parameters of a unit are one flat parameter, of which every rank keeps an equal part.
+ *
+ * This file is the manifest, the tables and the life cycle. The idea of the strategy: storage, gradients and optimizer state of a unit
+ * exist once over all ranks; its parameters are whole only while it computes. What a flat parameter looks like is decided here (layout.c,
+ * wrap.c), when it is gathered and reduced in ../sharding.
+ *
+ * The optimizer is made after the wrap (flag setup_optimizers_in_pre_dispatch), because the wrap replaces what an optimizer holds.
+ */
+#include "fsdp1.h"
+
+#include <ordo/manifest.h>
+#include <ordo/plugin.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define FSDP1_VERSION "0.1.0"
+
+ORDO_MANIFEST(
+    "id=fsdp1\n"
+    "kind=strategy\n"
+    "version=" FSDP1_VERSION "\n"
+    "summary=parameters, gradients and optimizer state sharded as flat parameters of a unit\n"
+    "license=Apache-2.0\n"
+    "flags=setup_optimizers_in_pre_dispatch,restores_after_wrap,supports_no_sync\n"
+    "flags[param_dtype!=f32]=owns_precision\n"
+    "steps=strategy.wrap\n"
+    "replaces_leaves=strategy.wrap\n"
+    "reduces=yes\n"
+    "mesh_axis=data\n"
+    "alias=fsdp1_full_shard:sharding_strategy=FULL_SHARD\n"
+    "alias=fsdp1_shard_grad_op:sharding_strategy=SHARD_GRAD_OP\n"
+    "alias=fsdp1_no_shard:sharding_strategy=NO_SHARD\n"
+    "alias=fsdp1_flat:use_orig_params=false\n"
+    "alias=fsdp1_bf16:param_dtype=bf16\n"
+    "positional=offload_dir\n"
+    "option=sharding_strategy|enum|FULL_SHARD|FULL_SHARD,SHARD_GRAD_OP,NO_SHARD,HYBRID_SHARD,_HYBRID_SHARD_ZERO2|when parameters are "
+    "released: after forward and backward, after backward only, never; HYBRID needs ddp=N+fsdp1\n"
+    "option=units|enum|block|block,class,size,list,none|which units share a flat parameter; the rest is the root\n"
+    "option=unit_classes|string|||units=class: classes of units that are wrapped, joined with ','\n"
+    "option=unit_size|int|100000000|1..|units=size: elements after which a flat parameter is closed\n"
+    "option=unit_list|string|||units=list: patterns of unit names joined with ','; each pattern is one flat parameter\n"
+    "option=use_orig_params|bool|true||true: a leaf per parameter (groups, decay masks and frozen subsets stay); false: one per flat "
+    "parameter\n"
+    "option=backward_prefetch|enum|pre|pre,post,none|gather the next unit before or after the gradients of this one\n"
+    "option=forward_prefetch|bool|false||gather the next unit before this one computes\n"
+    "option=limit_all_gathers|bool|true||at most two units are gathered at a time, the root not counted\n"
+    "option=param_dtype|dtype|f32|f32,bf16,f16|type of parameters in all-gathers; weights and optimizer state stay f32\n"
+    "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions; unset: that of param_dtype\n"
+    "option=predivide|real||0..|reduce_dtype=f16: divide the mean of the ranks by this before the sum and multiply after it; unset: about "
+    "the root of their number\n"
+    "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
+    "memory\n"
+    "option=sync_module_states|bool|false||rank 0 reads the weights and gives the others their shards\n"
+    "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
+    "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
+    "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
+    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n");
+
+/* ---- shared helpers ---- */
+
+ordo_status fsdp1_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...)
+{
+  char text[1536];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return job->host->fail(job->host->ctx, status, text, hint);
+}
+
+void *fsdp1_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag)
+{
+  uint64_t bytes = count * size;
+  void *memory = count <= SIZE_MAX / size ? job->alloc(job->ctx, bytes > 0 ? bytes : 1, tag) : NULL;
+  if (memory == NULL)
+    fsdp1_fail(job, ORDO_E_NOMEM, "use more ranks or a smaller model", "fsdp1 could not get %llu bytes", (unsigned long long)bytes);
+  return memory;
+}
+
+void fsdp1_free(const ordo_job *job, void *memory)
+{
+  job->free(job->ctx, memory);
+}
+
+/* ---- options ---- */
+
+enum { NO_LIMIT = 1 << 20 }; /* more units than any model has */
+
+static const char *text_option(const fsdp1 *self, const char *key)
+{
+  const char *text = self->job->option(self->job->ctx, key);
+  return text != NULL ? text : "";
+}
+
+static int64_t int_option(const fsdp1 *self, const char *key, int64_t unset)
+{
+  int64_t value = unset;
+  (void)self->job->option_int(self->job->ctx, key, &value); /* NOT_FOUND leaves it alone; everything else was checked before create */
+  return value;
+}
+
+/* Index of the option's word in `words`. */
+static int word_option(const fsdp1 *self, const char *key, const char *const *words)
+{
+  const char *text = text_option(self, key);
+  int i = 0;
+  while (words[i] != NULL && strcmp(words[i], text) != 0)
+    i++;
+  return words[i] != NULL ? i : 0;
+}
+
+static void read_strategy(fsdp1 *self)
+{
+  static const char *const words[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", NULL};
+  const int word = word_option(self, "sharding_strategy", words);
+  self->options.hybrid = word > FSDP1_NO_SHARD;
+  self->options.sharding_strategy = word > FSDP1_NO_SHARD ? word - FSDP1_NO_SHARD - 1 : word;
+}
+
+static void read_units(fsdp1 *self)
+{
+  static const char *const words[] = {"block", "class", "size", "list", "none", NULL};
+  self->options.units.kind = word_option(self, "units", words);
+  self->options.units.size = int_option(self, "unit_size", 100000000);
+  self->options.units.patterns = text_option(self, self->options.units.kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list");
+}
+
+static void read_sharding(fsdp1 *self)
+{
+  static const char *const prefetch[] = {"none", "pre", "post", NULL};
+  sharding_options *options = &self->options.sharding;
+  options->reshard_after_forward = self->options.sharding_strategy == FSDP1_FULL_SHARD;
+  options->keep_in_no_sync = self->options.sharding_strategy == FSDP1_SHARD_GRAD_OP;
+  options->replicated = self->options.sharding_strategy == FSDP1_NO_SHARD;
+  options->backward_prefetch = word_option(self, "backward_prefetch", prefetch);
+  options->forward_prefetch = int_option(self, "forward_prefetch", 0) != 0;
+  options->limit = int_option(self, "limit_all_gathers", 1) ? 2 : NO_LIMIT;
+  options->sync_each = int_option(self, "no_sync", 1) == 0;
+  options->param_dtype = (ordo_dtype)int_option(self, "param_dtype", ORDO_F32);
+  options->reduce_dtype = (ordo_dtype)int_option(self, "reduce_dtype", (int64_t)options->param_dtype);
+  (void)self->job->option_real(self->job->ctx, "predivide", &options->predivide);
+  options->poison = int_option(self, "poison", 1) != 0;
+  options->offload = strcmp(text_option(self, "offload"), "disk") == 0 ? text_option(self, "offload_dir") : NULL;
+}
+
+static void read_options(fsdp1 *self)
+{
+  read_strategy(self);
+  read_units(self);
+  self->options.use_orig_params = int_option(self, "use_orig_params", 1);
+  self->options.sync_module_states = int_option(self, "sync_module_states", 0);
+  self->options.ignored = text_option(self, "ignored");
+  read_sharding(self);
+}
+
+static ordo_status validate_units(const fsdp1 *self)
+{
+  const int kind = self->options.units.kind;
+  if (kind == SHARDING_UNITS_CLASS && self->options.units.patterns[0] == '\0')
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:units=class:unit_classes=LlamaBlock", "units=class without unit_classes");
+  if (kind == SHARDING_UNITS_LIST && self->options.units.patterns[0] == '\0')
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:units=list:unit_list=model.layers.*", "units=list without unit_list");
+  return ORDO_OK;
+}
+
+static ordo_status validate(void *instance)
+{
+  const fsdp1 *self = instance;
+  const char *offload = text_option(self, "offload"), *directory = text_option(self, "offload_dir");
+  if (strcmp(offload, "disk") == 0 && directory[0] == '\0')
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR with a directory on a real disk",
+                      "offload=disk without a directory");
+  if (strcmp(offload, "disk") != 0 && directory[0] != '\0')
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR, or leave the bare word out",
+                      "'%s' is a directory for the cold tier, but offload is '%s'", directory, offload);
+  if (self->options.sharding.predivide > 0.0 && self->options.sharding.reduce_dtype != ORDO_F16)
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "leave predivide out, or set reduce_dtype=f16",
+                      "predivide=%g: only f16 sums can overflow; f32 and bf16 are divided once, after the sum",
+                      self->options.sharding.predivide);
+  return validate_units(self);
+}
+
+/* ---- life cycle ---- */
+
+static ordo_status create(const ordo_job *job, void **instance)
+{
+  if (job->axis == NULL)
+    return fsdp1_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data",
+                      "fsdp1 was given no mesh axis");
+  fsdp1 *self = fsdp1_alloc(job, 1, sizeof *self, ORDO_MEM_OTHER);
+  if (self == NULL)
+    return ORDO_E_NOMEM;
+  self->job = job;
+  read_options(self);
+  *instance = self;
+  return ORDO_OK;
+}
+
+static void destroy(void *instance)
+{
+  fsdp1 *self = instance;
+  if (self == NULL)
+    return;
+  fsdp1_unwrap(self);
+  fsdp1_free(self->job, self);
+}
+
+static ordo_status wrap(void *instance)
+{
+  return fsdp1_wrap(instance);
+}
+
+static void undo(void *instance, ordo_step step)
+{
+  if (step == ORDO_STEP_WRAP)
+    fsdp1_unwrap(instance);
+}
+
+static ordo_status load_sharded(void *instance)
+{
+  return fsdp1_load(instance);
+}
+
+/* Root and the two largest other units, gathered; `most` gets the largest one. */
+static int64_t gathered_numel(const fsdp1 *self, int64_t *most)
+{
+  int64_t second = 0;
+  *most = 0;
+  for (uint32_t f = 1; f < self->n_flats; f++) {
+    int64_t numel = self->flats[f].layout.shard_numel * self->job->axis->size;
+    second = numel > *most ? *most : numel > second ? numel : second;
+    *most = numel > *most ? numel : *most;
+  }
+  return self->flats[0].layout.shard_numel * self->job->axis->size + *most + second;
+}
+
+static int64_t whole_numel(const fsdp1 *self)
+{
+  int64_t numel = 0;
+  for (uint32_t f = 0; f < self->n_flats; f++)
+    numel += self->flats[f].layout.shard_numel * self->job->axis->size;
+  return numel;
+}
+
+static void fill_estimate(const fsdp1 *self, ordo_estimate *result)
+{
+  const int whole = self->options.sharding_strategy == FSDP1_NO_SHARD, again = self->options.sharding_strategy == FSDP1_FULL_SHARD;
+  const int64_t world = self->job->axis->size;
+  int64_t shards = 0, trained = 0, most, gathered = gathered_numel(self, &most);
+  for (uint32_t f = 0; f < self->n_flats; f++) {
+    const fsdp1_flat_param *flat = &self->flats[f];
+    const int64_t numel = flat->layout.shard_numel * (whole ? world : 1), full = flat->layout.shard_numel * world * 4;
+    if (flat->n_items == 0)
+      continue;
+    shards += numel * 4;
+    trained += flat->trainable ? numel * 4 : 0;
+    int64_t passes = whole ? 0 : again && f > 0 && !self->job->eval_only ? 2 : 1; /* the root stays gathered */
+    result->calls_per_step += passes + flat->trainable;
+    result->payload_per_step += full * (passes + flat->trainable);
+  }
+  if (!again) /* everything stays gathered until its backward */
+    gathered = whole_numel(self);
+  result->bytes[ORDO_MEM_WEIGHTS] = shards + (whole ? 0 : gathered * 4);
+  result->bytes[ORDO_MEM_GRADIENTS] = trained + (whole || trained == 0 ? 0 : (self->flats[0].layout.shard_numel * world + most) * 4);
+}
+
+static ordo_status estimate(void *instance, ordo_estimate *result)
+{
+  fsdp1 *self = instance;
+  const int wrapped = self->sharding != NULL;
+  ordo_status status = wrapped ? ORDO_OK : fsdp1_layout_make(self);
+  if (status == ORDO_OK && ORDO_HAS(result, ordo_estimate, payload_per_step))
+    fill_estimate(self, result);
+  if (!wrapped)
+    fsdp1_layout_clear(self);
+  return status;
+}
+
+/* ---- step events ---- */
+
+static ordo_status step_begin(void *instance, const ordo_step_info *info)
+{
+  fsdp1 *self = instance;
+  fsdp1_begin_step(self);
+  return sharding_step_begin(self->sharding, info);
+}
+
+static ordo_status micro_begin(void *instance, const ordo_step_info *info)
+{
+  fsdp1 *self = instance;
+  fsdp1_begin_micro(self, info);
+  return sharding_micro_begin(self->sharding, info);
+}
+
+static ordo_status pre_forward(void *instance, const ordo_unit *unit)
+{
+  return sharding_pre_forward(((fsdp1 *)instance)->sharding, unit);
+}
+
+static ordo_status post_forward(void *instance, const ordo_unit *unit)
+{
+  return sharding_post_forward(((fsdp1 *)instance)->sharding, unit);
+}
+
+static ordo_status pre_backward(void *instance, const ordo_unit *unit)
+{
+  fsdp1 *self = instance;
+  sharding_group *group = sharding_group_of_unit(self->sharding, unit->index);
+  if (group != NULL)
+    ((fsdp1_flat_param *)group->user)->open = 1;
+  return sharding_pre_backward(self->sharding, unit);
+}
+
+static ordo_status grad_ready(void *instance, const ordo_param *param)
+{
+  fsdp1_grad_ready(instance, param);
+  return ORDO_OK;
+}
+
+static ordo_status post_backward(void *instance, const ordo_unit *unit)
+{
+  fsdp1 *self = instance;
+  sharding_group *group = sharding_group_of_unit(self->sharding, unit->index);
+  if (group != NULL && group->units[0] == unit->index)
+    fsdp1_settle(self, group->user);
+  return sharding_post_backward(self->sharding, unit);
+}
+
+static ordo_status micro_end(void *instance, const ordo_step_info *info)
+{
+  fsdp1 *self = instance;
+  for (uint32_t f = 0; f < self->n_flats; f++)
+    fsdp1_settle(self, &self->flats[f]); /* units whose backward has not come to its end */
+  return sharding_micro_end(self->sharding, info);
+}
+
+static ordo_status reduce(void *instance, const ordo_step_info *info)
+{
+  fsdp1 *self = instance;
+  ordo_status status = sharding_reduce(self->sharding, info);
+  return status == ORDO_OK ? fsdp1_report(self) : status;
+}
+
+static ordo_status step_end(void *instance, const ordo_step_info *info)
+{
+  return sharding_step_end(((fsdp1 *)instance)->sharding, info);
+}
+
+static ordo_status eval_begin(void *instance)
+{
+  return sharding_eval_begin(((fsdp1 *)instance)->sharding);
+}
+
+static ordo_status eval_end(void *instance)
+{
+  return sharding_eval_end(((fsdp1 *)instance)->sharding);
+}
+
+/* ---- state ---- */
+
+static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
+{
+  return fsdp1_export_chunk(instance, leaf, chunk, slot, dst);
+}
+
+static ordo_status import_chunk(void *instance, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
+{
+  return fsdp1_import_chunk(instance, leaf, chunk, slot, src);
+}
+
+static ordo_status gather_full(void *instance, uint32_t flags)
+{
+  return sharding_gather_full(((fsdp1 *)instance)->sharding, flags);
+}
+
+static ordo_status release_full(void *instance)
+{
+  return sharding_release_full(((fsdp1 *)instance)->sharding);
+}
+
+static const ordo_state_ops state = {
+    .struct_size = sizeof state,
+    .export_chunk = export_chunk,
+    .import_chunk = import_chunk,
+    .gather_full = gather_full,
+    .release_full = release_full,
+};
+
+static const ordo_strategy strategy = {
+    .struct_size = sizeof strategy,
+    .create = create,
+    .validate = validate,
+    .destroy = destroy,
+    .estimate = estimate,
+    .wrap = wrap,
+    .load_sharded = load_sharded,
+    .undo = undo,
+    .step_begin = step_begin,
+    .micro_begin = micro_begin,
+    .pre_forward = pre_forward,
+    .post_forward = post_forward,
+    .pre_backward = pre_backward,
+    .post_backward = post_backward,
+    .grad_ready = grad_ready,
+    .micro_end = micro_end,
+    .reduce = reduce,
+    .step_end = step_end,
+    .eval_begin = eval_begin,
+    .eval_end = eval_end,
+    .state = &state,
+};
+
+static const void *get_extension(const char *id)
+{
+  return id != NULL && strcmp(id, ORDO_STRATEGY_EXTENSION) == 0 ? &strategy : NULL;
+}
+
+ORDO_PLUGIN_ENTRY("fsdp1", FSDP1_VERSION, NULL, NULL, get_extension);

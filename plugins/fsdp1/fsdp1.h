@@ -1,0 +1,110 @@
+/* fsdp1.h - what the files of this plugin share: the options, the instance, its flat parameters.
+ *
+ *   fsdp1.c   manifest, options, tables, life cycle
+ *   flat.c    arithmetic of a flat parameter
+ *   layout.c  flat parameters of a model: what lies where, and every reason to refuse it
+ *   wrap.c    strategy.wrap: leaves of views or of whole flat parameters
+ *   events.c  what a training step means for flat parameters: binding, gradients that were not written, the vote on unused parameters
+ *   load.c    weights into shards, sync_module_states, chunk export and import
+ * When to gather, to release and to reduce is decided in ../sharding, which fsdp2 uses as well.
+ */
+#ifndef FSDP1_FSDP1_H
+#define FSDP1_FSDP1_H
+
+#include "../sharding/sharding.h"
+#include "flat.h"
+#include "../sharding/units.h"
+
+enum { FSDP1_FULL_SHARD, FSDP1_SHARD_GRAD_OP, FSDP1_NO_SHARD };
+
+typedef struct fsdp1_options {
+  int sharding_strategy;
+  int hybrid; /* HYBRID_SHARD was asked for: another data axis must carry replicas */
+  sharding_policy units;
+  int64_t use_orig_params;
+  int64_t sync_module_states;
+  const char *ignored; /* patterns joined with ',', or empty */
+  sharding_options sharding;
+} fsdp1_options;
+
+/* One parameter of a flat parameter. Tied parameters are one item. */
+typedef struct fsdp1_item {
+  const ordo_leaf *old_leaf; /* that it came from, replaced by strategy.wrap */
+  const ordo_param *param;   /* the first of its tie group */
+  ordo_chunk whole;          /* what this rank computes with: all of it, or the slice of a tensor-parallel step */
+  int64_t numel;             /* elements of it */
+  int64_t offset;            /* in the flat parameter */
+  uint32_t flat;             /* index of the flat parameter */
+  int trainable;
+  int written; /* its place in the gradient buffer holds this step's gradient, or zeros */
+  int used;    /* it got a gradient in this step, on this rank; after the vote: on any rank */
+} fsdp1_item;
+
+/* The flat parameter of one unit of the wrap policy. */
+typedef struct fsdp1_flat_param {
+  char name[128];
+  uint32_t first_item, n_items; /* consecutive in fsdp1.items */
+  fsdp1_flat layout;
+  int trainable;     /* any item is */
+  int held;          /* it was reduced in this step */
+  double divided_by; /* its gradient, by the reduction */
+  int fresh;         /* the gradient buffer holds nothing of this step yet */
+  int open;          /* between the first pre_backward and settling */
+  sharding_group *group;
+} fsdp1_flat_param;
+
+typedef struct fsdp1 {
+  const ordo_job *job;
+  fsdp1_options options;
+  /* from strategy.wrap on */
+  sharding *sharding;
+  fsdp1_item *items; /* flat parameter by flat parameter, definition order within */
+  uint32_t n_items;
+  uint32_t *item_of_param; /* by index of param, UINT32_MAX for an ignored one */
+  fsdp1_flat_param *flats;
+  uint32_t n_flats;
+  uint32_t *flat_of_unit;   /* by unit of the model; root 0 */
+  uint32_t *leaf_of_item;   /* index of the new leaf */
+  uint32_t *ignored_leaves; /* indices of leaves that are neither sharded nor reduced */
+  uint32_t n_ignored;
+  void **storage; /* of ignored parameters, data and gradient of each */
+  int32_t *votes; /* one per item */
+  int gathered_full;
+} fsdp1;
+
+/* Records an error with the job's host and returns `status`. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 4, 5)))
+#endif
+ordo_status
+fsdp1_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...);
+
+/* Zeroed memory of the job; null after an error was recorded. Freed with fsdp1_free. */
+void *fsdp1_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag);
+void fsdp1_free(const ordo_job *job, void *memory);
+
+/* layout.c: makes items and flats from job->model, or says why not. Everything is freed by fsdp1_layout_clear. */
+ordo_status fsdp1_layout_make(fsdp1 *self);
+void fsdp1_layout_clear(fsdp1 *self);
+
+/* wrap.c */
+ordo_status fsdp1_wrap(fsdp1 *self);
+void fsdp1_unwrap(fsdp1 *self);
+
+/* events.c */
+ordo_status fsdp1_bind(void *self, sharding_group *group, float *full, float *grad);
+ordo_status fsdp1_reduced(void *self, sharding_group *group, double divided_by, int held);
+void fsdp1_begin_step(fsdp1 *self);
+void fsdp1_begin_micro(fsdp1 *self, const ordo_step_info *info);
+void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param);
+/* Clears what backward has not written in the gradients of the flat parameter, so that nothing undefined is summed. */
+void fsdp1_settle(fsdp1 *self, fsdp1_flat_param *flat);
+/* Decides together which parameters got a gradient, and reports all leaves to the host. Collective. */
+ordo_status fsdp1_report(fsdp1 *self);
+
+/* load.c */
+ordo_status fsdp1_load(fsdp1 *self);
+ordo_status fsdp1_export_chunk(fsdp1 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);
+ordo_status fsdp1_import_chunk(fsdp1 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src);
+
+#endif

@@ -1,0 +1,251 @@
+/* layout.c - the flat parameters of a model: which parameters lie in which one, and every reason why they cannot.
+ *
+ * It looks at the description of the model alone, so that all ranks come to the same layout and the same refusal. Guarded against: tied
+ * parameters in two units, which would be gathered and trained apart; parameters of two types in one storage; and, without views, groups
+ * that the optimizer must treat differently, which one flat leaf would silently treat alike.
+ */
+#include "fsdp1.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *dtype_name(ordo_dtype dtype)
+{
+  static const char *const names[] = {"?", "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "u64"};
+  return dtype < sizeof names / sizeof names[0] ? names[dtype] : "an opaque type";
+}
+
+static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
+{
+  for (uint32_t p = 0; p < leaf->n_params; p++)
+    if (sharding_pattern_find(self->options.ignored, 0, leaf->params[p]->name) != 0)
+      return 1;
+  return 0;
+}
+
+static ordo_status check_ignored(const fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  const uint32_t n = sharding_pattern_count(self->options.ignored);
+  for (uint32_t i = 1; i <= n; i++) {
+    uint32_t hits = 0;
+    for (uint32_t p = 0; p < model->n_params; p++)
+      hits += sharding_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
+    if (hits == 0)
+      return fsdp1_fail(
+          self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
+          "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
+          self->options.ignored, i, model->name);
+  }
+  return ORDO_OK;
+}
+
+static ordo_status assign_units(fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  const sharding_policy *policy = &self->options.units;
+  sharding_policy_error error;
+  self->flat_of_unit = fsdp1_alloc(self->job, model->n_units, sizeof *self->flat_of_unit, ORDO_MEM_OTHER);
+  if (self->flat_of_unit == NULL)
+    return ORDO_E_NOMEM;
+  self->n_flats = sharding_units_assign(policy, model, self->flat_of_unit, &error);
+  if (error.twice != NULL)
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "make every unit match one pattern, or none to leave it in the root",
+                      "option 'unit_list' = '%s': unit '%s' matches two patterns", policy->patterns, error.twice->name);
+  if (error.pattern != 0)
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "`ordo plan` shows no units; look for their names and classes in the model's description",
+                      "option '%s' = '%s': pattern number %u matches no unit of model '%s'",
+                      policy->kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list", policy->patterns, error.pattern, model->name);
+  return ORDO_OK;
+}
+
+/* A tie group is one item, so all units that use it must be gathered together. */
+static ordo_status check_ties(const fsdp1 *self, const ordo_leaf *leaf)
+{
+  const uint32_t flat = self->flat_of_unit[leaf->params[0]->unit];
+  for (uint32_t p = 1; p < leaf->n_params; p++)
+    if (self->flat_of_unit[leaf->params[p]->unit] != flat)
+      return fsdp1_fail(
+          self->job, ORDO_E_INVALID, "wrap both units together (units=list with one pattern for both), or leave both in the root",
+          "parameters '%s' and '%s' share storage, but the wrap policy puts unit '%s' and unit '%s' into different flat parameters",
+          leaf->params[0]->name, leaf->params[p]->name, self->job->model->units[leaf->params[0]->unit]->name,
+          self->job->model->units[leaf->params[p]->unit]->name);
+  return ORDO_OK;
+}
+
+static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
+{
+  if (leaf->n_params == 0 || leaf->placement->n_chunks != 1)
+    return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; on two axes use tp=N+fsdp1 or ddp=N+fsdp1",
+                      "leaf '%s' is no whole parameter: the model was wrapped by another strategy before", leaf->name);
+  for (uint32_t a = 0; a < self->job->mesh->n_axes; a++)
+    if (self->job->mesh->axes[a]->kind == ORDO_AXIS_DATA && leaf->placement->data[a] == ORDO_SHARD)
+      return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
+                        "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
+  if (leaf->opaque != NULL || leaf->dtype != ORDO_F32)
+    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, or exclude it with fsdp1:ignored=NAME",
+                      "parameter '%s' is stored as %s; flat parameters hold f32", leaf->name,
+                      leaf->opaque != NULL ? leaf->opaque->name : dtype_name(leaf->dtype));
+  return check_ties(self, leaf);
+}
+
+static uint32_t flat_of_leaf(const fsdp1 *self, const ordo_leaf *leaf)
+{
+  return self->flat_of_unit[leaf->params[0]->unit];
+}
+
+/* Units of one type each, said with the names of two parameters that differ. */
+static ordo_status check_types(const fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  for (uint32_t i = 0; i < model->n_leaves; i++)
+    for (uint32_t k = 0; k < i; k++) {
+      const ordo_leaf *a = model->leaves[k], *b = model->leaves[i];
+      if (is_ignored(self, a) || is_ignored(self, b) || flat_of_leaf(self, a) != flat_of_leaf(self, b))
+        continue;
+      if (a->dtype != b->dtype || a->grad_dtype != b->grad_dtype)
+        return fsdp1_fail(self->job, ORDO_E_INVALID, "give all parameters of a unit one type, or exclude one with fsdp1:ignored=NAME",
+                          "parameters '%s' (%s) and '%s' (%s) would share a flat parameter, which has one type", a->name,
+                          dtype_name(a->dtype), b->name, dtype_name(b->dtype));
+      break; /* the first of the same flat parameter stands for all earlier ones */
+    }
+  return ORDO_OK;
+}
+
+/* Without views one leaf stands for the whole unit, so the optimizer cannot tell its parameters apart. */
+static ordo_status check_uniform(const fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  for (uint32_t i = 0; !self->options.use_orig_params && i < model->n_leaves; i++)
+    for (uint32_t k = 0; k < i; k++) {
+      const ordo_leaf *a = model->leaves[k], *b = model->leaves[i];
+      if (is_ignored(self, a) || is_ignored(self, b) || flat_of_leaf(self, a) != flat_of_leaf(self, b))
+        continue;
+      if ((a->flags ^ b->flags) & ORDO_PARAM_REQUIRES_GRAD)
+        return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
+                          "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
+      if ((a->flags ^ b->flags) & ORDO_PARAM_DECAY)
+        return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
+                          "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
+                          b->name);
+      break;
+    }
+  return ORDO_OK;
+}
+
+static void add_item(fsdp1 *self, const ordo_leaf *leaf, uint32_t flat)
+{
+  fsdp1_item *item = &self->items[self->n_items];
+  item->old_leaf = leaf;
+  item->param = leaf->params[0];
+  item->whole = leaf->placement->chunks[0];
+  item->numel = leaf->numel;
+  item->flat = flat;
+  item->trainable = (leaf->flags & ORDO_PARAM_REQUIRES_GRAD) != 0 && !self->job->eval_only;
+  for (uint32_t p = 0; p < leaf->n_params; p++)
+    self->item_of_param[leaf->params[p]->index] = self->n_items;
+  self->n_items++;
+}
+
+static ordo_status lay_out(fsdp1 *self, uint32_t index)
+{
+  fsdp1_flat_param *flat = &self->flats[index];
+  const ordo_model *model = self->job->model;
+  const int64_t align = self->options.use_orig_params ? FSDP1_ALIGNMENT / (int64_t)ordo_dtype_size(self->options.sharding.param_dtype) : 1;
+  flat->first_item = self->n_items;
+  for (uint32_t i = 0; i < model->n_leaves; i++)
+    if (!is_ignored(self, model->leaves[i]) && flat_of_leaf(self, model->leaves[i]) == index)
+      add_item(self, model->leaves[i], index);
+  flat->n_items = self->n_items - flat->first_item;
+  int64_t *sizes = fsdp1_alloc(self->job, 2 * (uint64_t)flat->n_items + 1, sizeof *sizes, ORDO_MEM_OTHER);
+  if (sizes == NULL)
+    return ORDO_E_NOMEM;
+  for (uint32_t i = 0; i < flat->n_items; i++) {
+    sizes[i] = self->items[flat->first_item + i].numel;
+    flat->trainable |= self->items[flat->first_item + i].trainable;
+  }
+  flat->layout = fsdp1_flat_layout(sizes, flat->n_items, align, self->job->axis->size, sizes + flat->n_items);
+  for (uint32_t i = 0; i < flat->n_items; i++)
+    self->items[flat->first_item + i].offset = sizes[flat->n_items + i];
+  fsdp1_free(self->job, sizes);
+  return ORDO_OK;
+}
+
+/* "model.layers.0.flat_param", "flat_param" for the root: what checkpoints and errors call it. */
+static void name_flat(fsdp1 *self, uint32_t index)
+{
+  const ordo_model *model = self->job->model;
+  const char *unit = NULL;
+  for (uint32_t u = 0; u < model->n_units && unit == NULL; u++)
+    if (self->flat_of_unit[u] == index)
+      unit = model->units[u]->name;
+  if (index == 0)
+    snprintf(self->flats[index].name, sizeof self->flats[index].name, "flat_param");
+  else
+    snprintf(self->flats[index].name, sizeof self->flats[index].name, "%.100s.flat_param", unit != NULL ? unit : "?");
+}
+
+static ordo_status check_model(const fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  ordo_status status = check_ignored(self);
+  for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
+    if (!is_ignored(self, model->leaves[i]))
+      status = check_ties(self, model->leaves[i]);
+  if (status == ORDO_OK)
+    status = check_types(self);
+  for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
+    if (!is_ignored(self, model->leaves[i]))
+      status = check_leaf(self, model->leaves[i]);
+  return status == ORDO_OK ? check_uniform(self) : status;
+}
+
+ordo_status fsdp1_layout_make(fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  ordo_status status = assign_units(self);
+  if (status == ORDO_OK)
+    status = check_model(self);
+  if (status != ORDO_OK)
+    return status;
+  self->items = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->items, ORDO_MEM_OTHER);
+  self->item_of_param = fsdp1_alloc(self->job, model->n_params, sizeof *self->item_of_param, ORDO_MEM_OTHER);
+  self->flats = fsdp1_alloc(self->job, self->n_flats, sizeof *self->flats, ORDO_MEM_OTHER);
+  self->leaf_of_item = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->leaf_of_item, ORDO_MEM_OTHER);
+  self->ignored_leaves = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->ignored_leaves, ORDO_MEM_OTHER);
+  self->storage = fsdp1_alloc(self->job, 2 * (uint64_t)model->n_leaves, sizeof *self->storage, ORDO_MEM_OTHER);
+  self->votes = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->votes, ORDO_MEM_OTHER);
+  if (self->items == NULL || self->item_of_param == NULL || self->flats == NULL || self->leaf_of_item == NULL ||
+      self->ignored_leaves == NULL || self->storage == NULL || self->votes == NULL)
+    return ORDO_E_NOMEM;
+  memset(self->item_of_param, 0xff, model->n_params * sizeof *self->item_of_param);
+  for (uint32_t f = 0; status == ORDO_OK && f < self->n_flats; f++) {
+    name_flat(self, f);
+    status = lay_out(self, f);
+  }
+  if (status == ORDO_OK && self->n_items == 0)
+    status = fsdp1_fail(self->job, ORDO_E_INVALID, "leave fsdp1 out for this model, or ignore less",
+                        "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", model->name);
+  return status;
+}
+
+void fsdp1_layout_clear(fsdp1 *self)
+{
+  const ordo_job *job = self->job;
+  for (uint32_t i = 0; self->storage != NULL && i < 2 * self->n_ignored; i++)
+    fsdp1_free(job, self->storage[i]);
+  fsdp1_free(job, self->items);
+  fsdp1_free(job, self->item_of_param);
+  fsdp1_free(job, self->flats);
+  fsdp1_free(job, self->flat_of_unit);
+  fsdp1_free(job, self->leaf_of_item);
+  fsdp1_free(job, self->ignored_leaves);
+  fsdp1_free(job, self->storage);
+  fsdp1_free(job, self->votes);
+  self->items = NULL;
+  self->item_of_param = self->flat_of_unit = self->leaf_of_item = self->ignored_leaves = NULL;
+  self->flats = NULL;
+  self->storage = NULL;
+  self->votes = NULL;
+  self->n_items = self->n_flats = self->n_ignored = 0;
+}

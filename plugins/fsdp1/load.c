@@ -1,0 +1,133 @@
+/* load.c - weights into shards, and shards out of them.
+ *
+ * Every rank reads the elements it holds from the source of weights, which by contract gives the same values everywhere, so nothing is
+ * communicated. sync_module_states=true does not trust that: rank 0 of the data ranks reads everything, one flat parameter at a time, and
+ * the others take their shards from it.
+ */
+#include "fsdp1.h"
+
+#include <string.h>
+
+static ordo_status read_leaf(const fsdp1 *self, const ordo_leaf *leaf)
+{
+  ordo_status status = ORDO_OK;
+  if (leaf->dtype != ORDO_F32 || leaf->opaque != NULL)
+    return ORDO_OK; /* only an ignored one can be, and it came with data */
+  for (uint64_t c = 0; status == ORDO_OK && c < leaf->placement->n_chunks; c++) {
+    const ordo_chunk *chunk = &leaf->placement->chunks[c];
+    status = self->job->read_weights(self->job->ctx, chunk, (float *)leaf->data + chunk->leaf_offset);
+  }
+  return status;
+}
+
+/* The flat parameter as rank 0 knows it. */
+static ordo_status read_flat(const fsdp1 *self, const fsdp1_flat_param *flat, float *full)
+{
+  ordo_status status = ORDO_OK;
+  for (uint32_t i = flat->first_item; status == ORDO_OK && i < flat->first_item + flat->n_items; i++)
+    status = self->job->read_weights(self->job->ctx, &self->items[i].whole, full + self->items[i].offset);
+  return status;
+}
+
+/* From coordinate 0 of every data axis in turn, so that replicas of the shards agree as well. */
+static ordo_status broadcast(const fsdp1 *self, void *values, int64_t bytes)
+{
+  const ordo_mesh *mesh = self->job->mesh;
+  ordo_status status = ORDO_OK;
+  for (uint32_t a = 0; status == ORDO_OK && a < mesh->n_axes; a++)
+    if (mesh->axes[a]->kind == ORDO_AXIS_DATA && mesh->axes[a]->size > 1)
+      status = ordo_broadcast(mesh->axes[a]->comm, values, bytes, ORDO_U8, 0);
+  return status;
+}
+
+static ordo_status sync_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
+{
+  const sharding_group *group = flat->group;
+  const int whole = self->options.sharding_strategy == FSDP1_NO_SHARD;
+  const size_t bytes = (size_t)group->full_numel * sizeof(float);
+  float *full = fsdp1_alloc(self->job, (uint64_t)group->full_numel, sizeof *full, ORDO_MEM_COMM);
+  if (full == NULL)
+    return ORDO_E_NOMEM;
+  ordo_status status = read_flat(self, flat, full);
+  if (status == ORDO_OK)
+    status = broadcast(self, full, (int64_t)bytes);
+  if (status == ORDO_OK)
+    memcpy(group->shard, full + (whole ? 0 : group->shard_numel * self->job->axis->coordinate), (size_t)group->shard_numel * sizeof *full);
+  fsdp1_free(self->job, full);
+  return status;
+}
+
+static ordo_status load_ignored(const fsdp1 *self, uint32_t index)
+{
+  const ordo_leaf *leaf = self->job->model->leaves[self->ignored_leaves[index]];
+  ordo_status status = self->storage[2 * index] != NULL ? read_leaf(self, leaf) : ORDO_OK;
+  if (status == ORDO_OK && self->options.sync_module_states && leaf->opaque == NULL)
+    status = broadcast(self, leaf->data, leaf->numel * (int64_t)ordo_dtype_size(leaf->dtype));
+  return status;
+}
+
+ordo_status fsdp1_load(fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  ordo_status status = ORDO_OK;
+  for (uint32_t i = 0; status == ORDO_OK && i < self->n_ignored; i++)
+    status = load_ignored(self, i);
+  for (uint32_t f = 0; status == ORDO_OK && self->options.sync_module_states && f < self->n_flats; f++)
+    if (self->flats[f].n_items > 0)
+      status = sync_flat(self, &self->flats[f]);
+  for (uint32_t i = 0; status == ORDO_OK && !self->options.sync_module_states && i < self->n_items; i++) {
+    const ordo_leaf *leaf = model->leaves[self->leaf_of_item[i]];
+    const int first = i == 0 || self->leaf_of_item[i - 1] != self->leaf_of_item[i]; /* a flat leaf is read once */
+    if (first)
+      status = read_leaf(self, leaf);
+  }
+  return status;
+}
+
+/* ---- chunks of weights and of optimizer state ---- */
+
+static int64_t chunk_numel(const ordo_chunk *chunk)
+{
+  int64_t numel = 1;
+  if (chunk->kind == ORDO_CHUNK_FLAT)
+    return chunk->end - chunk->begin;
+  for (uint32_t d = 0; d < chunk->ndim; d++)
+    numel *= chunk->extent[d];
+  return numel;
+}
+
+/* Storage of the leaf for the weight or a slot; null, after an error, if there is none. */
+static float *storage_of(const fsdp1 *self, const ordo_leaf *leaf, int32_t slot)
+{
+  const ordo_job *job = self->job;
+  if (slot < 0)
+    return leaf->master != NULL ? leaf->master->data : leaf->data;
+  const ordo_optimizer *optimizer = job->optimizer(job->ctx);
+  float *state = optimizer != NULL && optimizer->slot != NULL ? optimizer->slot(optimizer->ctx, leaf, (uint32_t)slot) : NULL;
+  if (state == NULL)
+    fsdp1_fail(job, ORDO_E_STATE, "train a step first; optimizers make their state at the first update",
+               "the optimizer has no state number %d for leaf '%s'", slot, leaf->name);
+  return state;
+}
+
+ordo_status fsdp1_export_chunk(fsdp1 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
+{
+  if (chunk_numel(chunk) == 0)
+    return ORDO_OK;
+  const float *storage = storage_of(self, leaf, slot);
+  if (storage == NULL)
+    return ORDO_E_STATE;
+  memcpy(dst, storage + chunk->leaf_offset, (size_t)chunk_numel(chunk) * sizeof *dst);
+  return ORDO_OK;
+}
+
+ordo_status fsdp1_import_chunk(fsdp1 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
+{
+  if (chunk_numel(chunk) == 0)
+    return ORDO_OK;
+  float *storage = storage_of(self, leaf, slot);
+  if (storage == NULL)
+    return ORDO_E_STATE;
+  memcpy(storage + chunk->leaf_offset, src, (size_t)chunk_numel(chunk) * sizeof *src);
+  return ORDO_OK;
+}

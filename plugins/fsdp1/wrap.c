@@ -1,0 +1,291 @@
+/* wrap.c - strategy.wrap: flat parameters with storage, and the leaves that an optimizer will see.
+ *
+ * With views (use_orig_params=true) there is a leaf per parameter, a part of this rank's shard: groups, weight-decay masks and frozen
+ * subsets stay what they were, and a rank may hold no element of a parameter. Without, there is one leaf per flat parameter, padding
+ * included. In both cases leaves are named in the transaction of replace_leaves, so an optimizer that exists already is moved or the wrap
+ * is refused: flat leaves behind its back would leave it stepping on dead memory (accelerate #3256).
+ */
+#include "fsdp1.h"
+
+#include <string.h>
+
+/* ---- groups of the sharding core ---- */
+
+static uint32_t units_of(const fsdp1 *self, uint32_t flat, uint32_t *units)
+{
+  uint32_t n = 0;
+  for (uint32_t u = 0; u < self->job->model->n_units; u++)
+    if (self->flat_of_unit[u] == flat)
+      units[n++] = u;
+  return n;
+}
+
+static ordo_status make_groups(fsdp1 *self)
+{
+  const ordo_job *job = self->job;
+  const sharding_callbacks callbacks = {self, fsdp1_bind, fsdp1_reduced};
+  sharding_group_spec *specs = fsdp1_alloc(job, self->n_flats, sizeof *specs, ORDO_MEM_OTHER);
+  sharding_piece *pieces = fsdp1_alloc(job, self->n_flats, sizeof *pieces, ORDO_MEM_OTHER);
+  uint32_t *units = fsdp1_alloc(job, job->model->n_units, sizeof *units, ORDO_MEM_OTHER), used = 0, n = 0;
+  const int64_t held = self->options.sharding_strategy == FSDP1_NO_SHARD ? job->axis->size : 1; /* shards on each rank */
+  ordo_status status = specs != NULL && pieces != NULL && units != NULL ? ORDO_OK : ORDO_E_NOMEM;
+  for (uint32_t f = 0; status == ORDO_OK && f < self->n_flats; f++) {
+    const fsdp1_flat_param *flat = &self->flats[f];
+    if (flat->n_items == 0)
+      continue;
+    pieces[n] = (sharding_piece){.count = flat->layout.shard_numel * held, .trainable = flat->trainable};
+    specs[n] = (sharding_group_spec){.name = flat->name, .units = units + used, .is_root = f == 0, .pieces = &pieces[n], .n_pieces = 1};
+    specs[n].n_units = units_of(self, f, units + used);
+    used += specs[n].n_units;
+    n++;
+  }
+  if (status == ORDO_OK)
+    status = sharding_create(job, &self->options.sharding, &callbacks, specs, n, &self->sharding);
+  for (uint32_t f = 0, g = 0; status == ORDO_OK && f < self->n_flats; f++)
+    if (self->flats[f].n_items > 0) {
+      self->flats[f].group = sharding_group_at(self->sharding, g++);
+      self->flats[f].group->user = &self->flats[f];
+    }
+  fsdp1_free(job, specs);
+  fsdp1_free(job, pieces);
+  fsdp1_free(job, units);
+  return status;
+}
+
+/* ---- leaves ---- */
+
+typedef struct leaf_plan {
+  ordo_leaf_spec *specs;
+  ordo_leaf_link *links;
+  ordo_chunk *chunks;
+  const ordo_param **params;
+  uint32_t n_specs, n_links, n_chunks, n_params;
+} leaf_plan;
+
+/* Placement of a shard: what the old leaf said of the other axes, and this axis. */
+static ordo_placement place(const fsdp1 *self, const ordo_placement *old)
+{
+  ordo_placement placement = {.struct_size = sizeof placement};
+  const uint32_t axis = self->job->axis->index;
+  memcpy(placement.data, old->data, sizeof placement.data);
+  memcpy(placement.grad_partial, old->grad_partial, sizeof placement.grad_partial);
+  placement.data[axis] = self->options.sharding_strategy == FSDP1_NO_SHARD ? ORDO_REPLICATE : ORDO_SHARD;
+  placement.grad_partial[axis] = 1;
+  return placement;
+}
+
+/* This rank's elements of an item, in the item and in the shard. */
+static void held_range(const fsdp1 *self, const fsdp1_item *item, int64_t *begin, int64_t *end, int64_t *at)
+{
+  const fsdp1_flat *layout = &self->flats[item->flat].layout;
+  const int whole = self->options.sharding_strategy == FSDP1_NO_SHARD;
+  const int32_t rank = self->job->axis->coordinate;
+  *begin = 0;
+  *end = item->numel;
+  if (!whole)
+    fsdp1_flat_piece(layout, item->offset, item->numel, rank, begin, end);
+  *at = item->offset + *begin - (whole ? 0 : layout->shard_numel * rank);
+}
+
+static ordo_status add_chunks(const fsdp1 *self, leaf_plan *plan, ordo_leaf_spec *spec, const fsdp1_item *item, int64_t leaf_offset)
+{
+  int64_t begin, end, at;
+  held_range(self, item, &begin, &end, &at);
+  int n = fsdp1_flat_chunks(&item->whole, begin, end, leaf_offset, plan->chunks + plan->n_chunks);
+  if (n < 0)
+    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "exclude it with fsdp1:ignored=NAME",
+                      "parameter '%s' has %u dimensions and another strategy cut an inner one; flat shards cannot describe that",
+                      item->param->name, item->param->ndim);
+  if (spec->placement.chunks == NULL && n > 0)
+    spec->placement.chunks = plan->chunks + plan->n_chunks;
+  spec->placement.n_chunks += (uint64_t)n;
+  plan->n_chunks += (uint32_t)n;
+  return ORDO_OK;
+}
+
+static void add_params(leaf_plan *plan, ordo_leaf_spec *spec, const ordo_leaf *old_leaf)
+{
+  if (spec->params == NULL)
+    spec->params = plan->params + plan->n_params;
+  for (uint32_t p = 0; p < old_leaf->n_params; p++)
+    plan->params[plan->n_params++] = old_leaf->params[p];
+  spec->n_params += old_leaf->n_params;
+}
+
+static void add_link(leaf_plan *plan, const ordo_leaf *old_leaf)
+{
+  plan->links[plan->n_links++] = (ordo_leaf_link){old_leaf->index, plan->n_specs};
+}
+
+static ordo_leaf_spec make_spec(const fsdp1 *self, const fsdp1_item *item, const char *name)
+{
+  ordo_leaf_spec spec = {.struct_size = sizeof spec, .name = name, .dtype = ORDO_F32, .grad_dtype = ORDO_F32};
+  spec.placement = place(self, item->old_leaf->placement);
+  spec.flags = item->old_leaf->flags;
+  return spec;
+}
+
+/* A view: the elements of one parameter that this rank holds. */
+static ordo_status add_view(fsdp1 *self, leaf_plan *plan, const ordo_leaf *old_leaf)
+{
+  const uint32_t index = self->item_of_param[old_leaf->params[0]->index];
+  const fsdp1_item *item = &self->items[index];
+  const sharding_group *group = self->flats[item->flat].group;
+  ordo_leaf_spec *spec = &plan->specs[plan->n_specs];
+  int64_t begin, end, at;
+  held_range(self, item, &begin, &end, &at);
+  *spec = make_spec(self, item, old_leaf->name);
+  spec->numel = end - begin;
+  spec->data = spec->numel > 0 ? group->shard + at : NULL;
+  spec->grad = spec->numel > 0 && item->trainable ? group->grad_shard + at : NULL;
+  add_params(plan, spec, old_leaf);
+  ordo_status status = add_chunks(self, plan, spec, item, 0);
+  add_link(plan, old_leaf);
+  self->leaf_of_item[index] = plan->n_specs++;
+  return status;
+}
+
+/* The shard of a flat parameter as one leaf. */
+static ordo_status add_flat(fsdp1 *self, leaf_plan *plan, const fsdp1_flat_param *flat)
+{
+  ordo_leaf_spec *spec = &plan->specs[plan->n_specs];
+  ordo_status status = ORDO_OK;
+  *spec = make_spec(self, &self->items[flat->first_item], flat->name);
+  spec->numel = flat->group->shard_numel;
+  spec->data = flat->group->shard;
+  spec->grad = flat->trainable ? flat->group->grad_shard : NULL;
+  for (uint32_t i = flat->first_item; status == ORDO_OK && i < flat->first_item + flat->n_items; i++) {
+    int64_t begin, end, at;
+    held_range(self, &self->items[i], &begin, &end, &at);
+    add_params(plan, spec, self->items[i].old_leaf);
+    status = add_chunks(self, plan, spec, &self->items[i], at);
+    add_link(plan, self->items[i].old_leaf);
+    self->leaf_of_item[i] = plan->n_specs;
+  }
+  plan->n_specs++;
+  return status;
+}
+
+/* Neither sharded nor reduced: whole on every rank, in storage of its own unless it came with some. */
+static ordo_status add_ignored(fsdp1 *self, leaf_plan *plan, const ordo_leaf *old_leaf)
+{
+  const int trainable = (old_leaf->flags & ORDO_PARAM_REQUIRES_GRAD) != 0 && !self->job->eval_only;
+  ordo_leaf_spec *spec = &plan->specs[plan->n_specs];
+  void **storage = self->storage + 2 * self->n_ignored;
+  *spec =
+      (ordo_leaf_spec){.struct_size = sizeof *spec, .name = old_leaf->name, .dtype = old_leaf->dtype, .grad_dtype = old_leaf->grad_dtype};
+  spec->opaque = old_leaf->opaque;
+  spec->numel = old_leaf->numel;
+  spec->placement = *old_leaf->placement;
+  spec->flags = old_leaf->flags;
+  spec->data = old_leaf->data;
+  spec->grad = old_leaf->grad;
+  add_params(plan, spec, old_leaf);
+  self->ignored_leaves[self->n_ignored++] = plan->n_specs;
+  add_link(plan, old_leaf);
+  plan->n_specs++;
+  if (spec->data == NULL && spec->opaque == NULL) {
+    storage[0] = fsdp1_alloc(self->job, (uint64_t)spec->numel, ordo_dtype_size(spec->dtype), ORDO_MEM_WEIGHTS);
+    spec->data = storage[0];
+    if (storage[0] == NULL)
+      return ORDO_E_NOMEM;
+  }
+  if (spec->grad == NULL && trainable) {
+    storage[1] = fsdp1_alloc(self->job, (uint64_t)spec->numel, ordo_dtype_size(spec->grad_dtype), ORDO_MEM_GRADIENTS);
+    spec->grad = storage[1];
+    if (storage[1] == NULL)
+      return ORDO_E_NOMEM;
+  }
+  return ORDO_OK;
+}
+
+static ordo_status plan_leaves(fsdp1 *self, leaf_plan *plan)
+{
+  const ordo_model *model = self->job->model;
+  ordo_status status = ORDO_OK;
+  for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++) {
+    const ordo_leaf *leaf = model->leaves[i];
+    if (self->item_of_param[leaf->params[0]->index] == UINT32_MAX)
+      status = add_ignored(self, plan, leaf);
+    else if (self->options.use_orig_params)
+      status = add_view(self, plan, leaf);
+  }
+  for (uint32_t f = 0; status == ORDO_OK && !self->options.use_orig_params && f < self->n_flats; f++)
+    if (self->flats[f].n_items > 0)
+      status = add_flat(self, plan, &self->flats[f]);
+  return status;
+}
+
+static ordo_status replace(fsdp1 *self)
+{
+  const ordo_job *job = self->job;
+  const uint32_t n = job->model->n_leaves;
+  leaf_plan plan = {0};
+  plan.specs = fsdp1_alloc(job, n, sizeof *plan.specs, ORDO_MEM_OTHER);
+  plan.links = fsdp1_alloc(job, n, sizeof *plan.links, ORDO_MEM_OTHER);
+  plan.chunks = fsdp1_alloc(job, (uint64_t)n * FSDP1_MAX_CHUNKS, sizeof *plan.chunks, ORDO_MEM_OTHER);
+  plan.params = fsdp1_alloc(job, job->model->n_params, sizeof *plan.params, ORDO_MEM_OTHER);
+  ordo_status status = plan.specs != NULL && plan.links != NULL && plan.chunks != NULL && plan.params != NULL ? ORDO_OK : ORDO_E_NOMEM;
+  if (status == ORDO_OK)
+    status = plan_leaves(self, &plan);
+  if (status == ORDO_OK)
+    status = job->replace_leaves(job->ctx, plan.specs, plan.n_specs, plan.links, plan.n_links);
+  fsdp1_free(job, plan.specs);
+  fsdp1_free(job, plan.links);
+  fsdp1_free(job, plan.chunks);
+  fsdp1_free(job, (void *)plan.params);
+  return status;
+}
+
+/* ---- the step ---- */
+
+/* A flat leaf mixes parameters, so an optimizer made before it keeps groups and state that no map can carry over element by element. */
+static ordo_status check_optimizer(const fsdp1 *self)
+{
+  const ordo_optimizer *optimizer = self->job->optimizer(self->job->ctx);
+  if (optimizer == NULL || self->options.use_orig_params)
+    return ORDO_OK;
+  return fsdp1_fail(self->job, ORDO_E_STATE, "create the optimizer after strategy.wrap, as the plan orders it, or use use_orig_params=true",
+                    "optimizer '%s' was created before strategy.wrap(fsdp1) with use_orig_params=false: it holds parameters that the flat "
+                    "parameters replace, and would train nothing",
+                    optimizer->name != NULL ? optimizer->name : "?");
+}
+
+static ordo_status check_hybrid(const fsdp1 *self)
+{
+  const ordo_mesh *mesh = self->job->mesh;
+  for (uint32_t a = 0; a < mesh->n_axes; a++)
+    if (mesh->axes[a]->kind == ORDO_AXIS_DATA && a != self->job->axis->index)
+      return ORDO_OK;
+  return self->options.hybrid
+             ? fsdp1_fail(self->job, ORDO_E_INVALID, "give the replicas an axis: ddp=2+fsdp1 keeps two copies of the shards",
+                          "sharding_strategy=HYBRID_SHARD shards on one data axis and replicates on another, and this mesh "
+                          "has only axis '%s'",
+                          self->job->axis->name)
+             : ORDO_OK;
+}
+
+ordo_status fsdp1_wrap(fsdp1 *self)
+{
+  if (self->sharding != NULL)
+    return fsdp1_fail(self->job, ORDO_E_STATE, "this is a defect of the host: a step runs once", "strategy.wrap(fsdp1) was called twice");
+  ordo_status status = check_optimizer(self);
+  if (status == ORDO_OK)
+    status = check_hybrid(self);
+  if (status == ORDO_OK)
+    status = fsdp1_layout_make(self);
+  if (status == ORDO_OK)
+    status = make_groups(self);
+  if (status == ORDO_OK)
+    status = replace(self);
+  if (status != ORDO_OK)
+    fsdp1_unwrap(self);
+  return status;
+}
+
+void fsdp1_unwrap(fsdp1 *self)
+{
+  sharding_destroy(self->sharding);
+  self->sharding = NULL;
+  fsdp1_layout_clear(self);
+}

@@ -1,0 +1,67 @@
+/* events.c - what a training step means for parameters.
+ *
+ * The sharding core says when a group is gathered, released and reduced; here its parameters are bound and its leaves reported. After the
+ * last micro-batch all ranks agree on which parameters had a gradient at all: one that nobody used keeps none, so weight decay and momentum
+ * leave it alone, exactly as on one rank. One that some rank used is summed with zeros from the others.
+ */
+#include "fsdp2.h"
+
+#include <string.h>
+
+ordo_status fsdp2_bind(void *instance, sharding_group *group, float *full, float *grad)
+{
+  const fsdp2 *self = instance;
+  const uint32_t *members = group->user;
+  ordo_status status = ORDO_OK;
+  for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
+    const fsdp2_shard *shard = &self->shards[members[i]];
+    status = self->job->bind(self->job->ctx, shard->param, full != NULL ? full + shard->full_offset : NULL,
+                             grad != NULL && shard->trainable ? grad + shard->full_offset : NULL);
+  }
+  return status;
+}
+
+void fsdp2_begin_step(fsdp2 *self)
+{
+  for (uint32_t i = 0; i < self->n_shards; i++)
+    self->shards[i].used = 0;
+}
+
+void fsdp2_grad_ready(fsdp2 *self, const ordo_param *param)
+{
+  fsdp2_shard *shard = &self->shards[self->shard_of_param[param->index]];
+  shard->used = 1;
+  if (!shard->ignored)
+    sharding_grad_ready(self->sharding, self->groups[shard->group].group, shard->piece);
+}
+
+ordo_status fsdp2_vote(fsdp2 *self)
+{
+  for (uint32_t i = 0; i < self->n_shards; i++)
+    self->votes[i] = self->shards[i].used;
+  return ordo_all_reduce(self->job->axis->comm, self->votes, self->n_shards, ORDO_I32, ORDO_MAX, 1.0);
+}
+
+/* A strategy that observes shards (ddp on another axis) has put the gradient of the leaf into its own buckets. */
+static ordo_status report(const fsdp2 *self, uint32_t index, const float *grad, double divided_by, int held)
+{
+  const ordo_job *job = self->job;
+  ordo_leaf *leaf = job->model->leaves[index];
+  if (held && leaf->grad != grad && leaf->numel > 0)
+    memcpy(leaf->grad, grad, (size_t)leaf->numel * sizeof *grad);
+  ordo_status status = job->mark_grad(job->ctx, leaf, held ? ORDO_GRAD_HELD : ORDO_GRAD_NONE);
+  return status == ORDO_OK && held ? job->mark_reduced(job->ctx, leaf, divided_by) : status;
+}
+
+ordo_status fsdp2_reduced(void *instance, sharding_group *group, double divided_by, int held)
+{
+  const fsdp2 *self = instance;
+  const uint32_t *members = group->user;
+  ordo_status status = ORDO_OK;
+  for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
+    const fsdp2_shard *shard = &self->shards[members[i]];
+    if (shard->trainable)
+      status = report(self, members[i], group->grad_shard + shard->shard_offset, divided_by, held && self->votes[members[i]]);
+  }
+  return status;
+}

@@ -1,0 +1,281 @@
+/* fsdp2.c - the strategy `fsdp2`: every parameter stays itself, and every rank keeps some of its rows.
+ *
+ * This file is the manifest, the tables and the life cycle. The idea of the strategy: a parameter, its gradient and its optimizer state
+ * exist once over all ranks, cut along dimension 0; the parameters of a unit are whole only while it computes. Because a leaf becomes
+ * exactly one leaf, groups, decay masks, frozen subsets and state of an optimizer that exists already carry over element by element, and
+ * model and optimizer are prepared in one step that either happens to both or to none (flag requires_joint_prepare).
+ */
+#include "fsdp2.h"
+
+#include <ordo/manifest.h>
+#include <ordo/plugin.h>
+
+#include <string.h>
+
+#define FSDP2_VERSION "0.1.0"
+
+ORDO_MANIFEST(
+    "id=fsdp2\n"
+    "kind=strategy\n"
+    "version=" FSDP2_VERSION "\n"
+    "summary=parameters, gradients and optimizer state sharded by rows of each parameter\n"
+    "license=Apache-2.0\n"
+    "flags=requires_joint_prepare,restores_after_wrap,supports_no_sync\n"
+    "flags[param_dtype!=f32]=owns_precision\n"
+    "steps=strategy.prepare_joint\n"
+    "replaces_leaves=strategy.prepare_joint\n"
+    "reduces=yes\n"
+    "mesh_axis=data\n"
+    "alias=fsdp2_kept:reshard_after_forward=false\n"
+    "alias=fsdp2_bf16:param_dtype=bf16\n"
+    "positional=offload_dir\n"
+    "option=units|enum|block|block,class,size,list,none|which units are gathered together; the rest is the root\n"
+    "option=unit_classes|string|||units=class: classes of units that are gathered on their own, joined with ','\n"
+    "option=unit_size|int|100000000|1..|units=size: elements after which a group is closed\n"
+    "option=unit_list|string|||units=list: patterns of unit names joined with ','; each pattern is one group\n"
+    "option=reshard_after_forward|string|true||true: gather again for backward; false: keep; N: keep 1/N of it, shared by N ranks\n"
+    "option=backward_prefetch|enum|pre|pre,post,none|gather the next unit before or after the gradients of this one\n"
+    "option=forward_prefetch|bool|true||gather the next unit before this one computes\n"
+    "option=limit_all_gathers|bool|true||at most two units are gathered at a time, the root not counted\n"
+    "option=param_dtype|dtype|f32|f32,bf16,f16|type of parameters in all-gathers; weights and optimizer state stay f32\n"
+    "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions and between micro-batches; unset: that of param_dtype\n"
+    "option=output_dtype|dtype|f32|f32,bf16,f16|type of activations that leave a unit; only f32\n"
+    "option=divide_factor|real||0.0..|divide gradients by this instead of the number of ranks; unset: the mean over all tokens\n"
+    "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
+    "memory\n"
+    "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
+    "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
+    "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
+    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n");
+
+void *fsdp2_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag)
+{
+  uint64_t bytes = count * size;
+  void *memory = count <= SIZE_MAX / size ? job->alloc(job->ctx, bytes > 0 ? (size_t)bytes : 1, tag) : NULL;
+  if (memory == NULL)
+    sharding_fail(job, ORDO_E_NOMEM, "use more ranks or a smaller model", "fsdp2 could not get %llu bytes", (unsigned long long)bytes);
+  return memory;
+}
+
+/* ---- life cycle ---- */
+
+static ordo_status create(const ordo_job *job, void **instance)
+{
+  if (job->axis == NULL)
+    return sharding_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data",
+                         "fsdp2 was given no mesh axis");
+  fsdp2 *self = fsdp2_alloc(job, 1, sizeof *self, ORDO_MEM_OTHER);
+  if (self == NULL)
+    return ORDO_E_NOMEM;
+  self->job = job;
+  fsdp2_read_options(self);
+  *instance = self;
+  return ORDO_OK;
+}
+
+static ordo_status validate(void *instance)
+{
+  return fsdp2_check_options(instance);
+}
+
+static void destroy(void *instance)
+{
+  fsdp2 *self = instance;
+  if (self == NULL)
+    return;
+  fsdp2_unprepare(self);
+  self->job->free(self->job->ctx, self);
+}
+
+static ordo_status prepare_joint(void *instance, ordo_optimizer *optimizer)
+{
+  return fsdp2_prepare(instance, optimizer);
+}
+
+static void undo(void *instance, ordo_step step)
+{
+  if (step == ORDO_STEP_PREPARE_JOINT)
+    fsdp2_unprepare(instance);
+}
+
+typedef struct group_size {
+  int64_t whole, trained; /* bytes of the gathered group, and of its gradient */
+} group_size;
+
+static group_size size_of_group(const fsdp2 *self, uint32_t group)
+{
+  group_size size = {0, 0};
+  for (uint32_t i = 0; i < self->n_shards; i++) {
+    const fsdp2_shard *shard = &self->shards[i];
+    const int64_t bytes = shard->chunk * shard->row * self->job->axis->size * (int64_t)sizeof(float);
+    if (shard->ignored || shard->group != group)
+      continue;
+    size.whole += bytes;
+    size.trained += shard->trainable ? bytes : 0;
+  }
+  return size;
+}
+
+/* From the description: shards, the root, two groups, one gradient. Messages are counted in their own type. */
+static void fill_estimate(const fsdp2 *self, ordo_estimate *result)
+{
+  const sharding_options *options = &self->options.sharding;
+  const int64_t world = self->job->axis->size, passes = options->reshard_after_forward && !self->job->eval_only ? 2 : 1;
+  int64_t all = 0, trained = 0, first = 0, second = 0, gradient = 0;
+  const group_size root = size_of_group(self, 0);
+  for (uint32_t g = 0; g < self->n_groups; g++) {
+    const group_size size = size_of_group(self, g);
+    const int64_t gathers = size.whole == 0 ? 0 : g == 0 ? 1 : passes;
+    all += size.whole;
+    trained += size.trained;
+    result->calls_per_step += gathers + (size.trained > 0);
+    result->payload_per_step += gathers * size.whole * (int64_t)ordo_dtype_size(options->param_dtype) / 4 +
+                                size.trained * (int64_t)ordo_dtype_size(options->reduce_dtype) / 4;
+    if (g == 0)
+      continue;
+    second = size.whole > first ? first : size.whole > second ? size.whole : second;
+    first = size.whole > first ? size.whole : first;
+    gradient = size.trained > gradient ? size.trained : gradient;
+  }
+  result->bytes[ORDO_MEM_WEIGHTS] = all / world + (options->reshard_after_forward ? root.whole + first + second : all);
+  result->bytes[ORDO_MEM_GRADIENTS] = trained / world + root.trained + gradient;
+}
+
+static ordo_status estimate(void *instance, ordo_estimate *result)
+{
+  fsdp2 *self = instance;
+  const int prepared = self->sharding != NULL;
+  ordo_status status = prepared ? ORDO_OK : fsdp2_layout_make(self);
+  if (status == ORDO_OK && ORDO_HAS(result, ordo_estimate, payload_per_step))
+    fill_estimate(self, result);
+  if (!prepared)
+    fsdp2_layout_clear(self);
+  return status;
+}
+
+/* ---- step events ---- */
+
+static ordo_status step_begin(void *instance, const ordo_step_info *info)
+{
+  fsdp2 *self = instance;
+  fsdp2_begin_step(self);
+  return sharding_step_begin(self->sharding, info);
+}
+
+static ordo_status micro_begin(void *instance, const ordo_step_info *info)
+{
+  return sharding_micro_begin(((fsdp2 *)instance)->sharding, info);
+}
+
+static ordo_status pre_forward(void *instance, const ordo_unit *unit)
+{
+  return sharding_pre_forward(((fsdp2 *)instance)->sharding, unit);
+}
+
+static ordo_status post_forward(void *instance, const ordo_unit *unit)
+{
+  return sharding_post_forward(((fsdp2 *)instance)->sharding, unit);
+}
+
+static ordo_status pre_backward(void *instance, const ordo_unit *unit)
+{
+  return sharding_pre_backward(((fsdp2 *)instance)->sharding, unit);
+}
+
+static ordo_status grad_ready(void *instance, const ordo_param *param)
+{
+  fsdp2_grad_ready(instance, param);
+  return ORDO_OK;
+}
+
+static ordo_status post_backward(void *instance, const ordo_unit *unit)
+{
+  return sharding_post_backward(((fsdp2 *)instance)->sharding, unit);
+}
+
+static ordo_status micro_end(void *instance, const ordo_step_info *info)
+{
+  return sharding_micro_end(((fsdp2 *)instance)->sharding, info);
+}
+
+static ordo_status reduce(void *instance, const ordo_step_info *info)
+{
+  fsdp2 *self = instance;
+  ordo_status status = fsdp2_vote(self);
+  return status == ORDO_OK ? sharding_reduce(self->sharding, info) : status;
+}
+
+static ordo_status step_end(void *instance, const ordo_step_info *info)
+{
+  return sharding_step_end(((fsdp2 *)instance)->sharding, info);
+}
+
+static ordo_status eval_begin(void *instance)
+{
+  return sharding_eval_begin(((fsdp2 *)instance)->sharding);
+}
+
+static ordo_status eval_end(void *instance)
+{
+  return sharding_eval_end(((fsdp2 *)instance)->sharding);
+}
+
+/* ---- state ---- */
+
+static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
+{
+  return fsdp2_export_chunk(instance, leaf, chunk, slot, dst);
+}
+
+static ordo_status import_chunk(void *instance, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
+{
+  return fsdp2_import_chunk(instance, leaf, chunk, slot, src);
+}
+
+static ordo_status gather_full(void *instance, uint32_t flags)
+{
+  return sharding_gather_full(((fsdp2 *)instance)->sharding, flags);
+}
+
+static ordo_status release_full(void *instance)
+{
+  return sharding_release_full(((fsdp2 *)instance)->sharding);
+}
+
+static const ordo_state_ops state = {
+    .struct_size = sizeof state,
+    .export_chunk = export_chunk,
+    .import_chunk = import_chunk,
+    .gather_full = gather_full,
+    .release_full = release_full,
+};
+
+static const ordo_strategy strategy = {
+    .struct_size = sizeof strategy,
+    .create = create,
+    .validate = validate,
+    .destroy = destroy,
+    .estimate = estimate,
+    .prepare_joint = prepare_joint,
+    .undo = undo,
+    .step_begin = step_begin,
+    .micro_begin = micro_begin,
+    .pre_forward = pre_forward,
+    .post_forward = post_forward,
+    .pre_backward = pre_backward,
+    .post_backward = post_backward,
+    .grad_ready = grad_ready,
+    .micro_end = micro_end,
+    .reduce = reduce,
+    .step_end = step_end,
+    .eval_begin = eval_begin,
+    .eval_end = eval_end,
+    .state = &state,
+};
+
+static const void *get_extension(const char *id)
+{
+  return id != NULL && strcmp(id, ORDO_STRATEGY_EXTENSION) == 0 ? &strategy : NULL;
+}
+
+ORDO_PLUGIN_ENTRY("fsdp2", FSDP2_VERSION, NULL, NULL, get_extension);

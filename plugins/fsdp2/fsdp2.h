@@ -1,0 +1,89 @@
+/* fsdp2.h - what the files of this plugin share: the options, the instance, its shards.
+ *
+ *   fsdp2.c    manifest, tables, life cycle
+ *   options.c  options, read and checked
+ *   layout.c   which leaf is cut how, and every reason to refuse it
+ *   joint.c    strategy.prepare_joint: model and optimizer together, all or nothing
+ *   events.c   what a training step means for parameters: binding, the vote on unused ones, reports
+ *   state.c    chunks of weights and of optimizer state
+ * When to gather, to release and to reduce is decided in ../sharding, which fsdp1 uses as well.
+ */
+#ifndef FSDP2_FSDP2_H
+#define FSDP2_FSDP2_H
+
+#include "../sharding/sharding.h"
+#include "../sharding/units.h"
+
+typedef struct fsdp2_options {
+  sharding_policy units;
+  const char *ignored; /* patterns joined with ',', or empty */
+  sharding_options sharding;
+} fsdp2_options;
+
+/* One leaf of the model before prepare_joint, and its shard. Tied parameters are one. */
+typedef struct fsdp2_shard {
+  const ordo_leaf *old_leaf; /* replaced by prepare_joint */
+  const ordo_param *param;   /* the first of its tie group */
+  uint32_t group;            /* of the policy; 0 is the root */
+  uint32_t piece;            /* inside the group */
+  int ignored;
+  int trainable;
+  int64_t rows;  /* that this rank computes with */
+  int64_t row;   /* elements of one */
+  int64_t chunk; /* rows of a rank: rows / ranks, rounded up */
+  int64_t begin; /* rows [begin, end) are this rank's; may be none */
+  int64_t end;
+  int64_t shard_offset; /* elements, in the shard of the group and in the whole */
+  int64_t full_offset;
+  int used;         /* it got a gradient in this step, on this rank */
+  void *storage[2]; /* of an ignored one: data and gradient */
+} fsdp2_shard;
+
+typedef struct fsdp2_group {
+  char name[96];
+  uint32_t n_pieces;
+  sharding_group *group; /* null if no parameter is in it */
+} fsdp2_group;
+
+typedef struct fsdp2 {
+  const ordo_job *job;
+  fsdp2_options options;
+  /* from prepare_joint on */
+  sharding *sharding;
+  fsdp2_shard *shards; /* [n_shards], in the order of the old leaves; new leaf i is that of shard i */
+  uint32_t n_shards;
+  uint32_t *shard_of_param; /* by index of param */
+  uint32_t *by_group;       /* shards, group by group and piece by piece; ignored ones left out */
+  fsdp2_group *groups;      /* of the policy */
+  uint32_t n_groups;
+  uint32_t *group_of_unit;
+  int32_t *votes;
+} fsdp2;
+
+void *fsdp2_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag);
+
+/* options.c */
+void fsdp2_read_options(fsdp2 *self);
+ordo_status fsdp2_check_options(const fsdp2 *self);
+
+/* layout.c: makes shards and groups from job->model, or says why not. Everything is freed by fsdp2_layout_clear. */
+ordo_status fsdp2_layout_make(fsdp2 *self);
+void fsdp2_layout_clear(fsdp2 *self);
+
+/* joint.c */
+ordo_status fsdp2_prepare(fsdp2 *self, ordo_optimizer *optimizer);
+void fsdp2_unprepare(fsdp2 *self);
+
+/* events.c */
+ordo_status fsdp2_bind(void *self, sharding_group *group, float *full, float *grad);
+ordo_status fsdp2_reduced(void *self, sharding_group *group, double divided_by, int held);
+void fsdp2_begin_step(fsdp2 *self);
+void fsdp2_grad_ready(fsdp2 *self, const ordo_param *param);
+/* Decides together which parameters got a gradient. Collective, before leaves are reported. */
+ordo_status fsdp2_vote(fsdp2 *self);
+
+/* state.c */
+ordo_status fsdp2_export_chunk(fsdp2 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);
+ordo_status fsdp2_import_chunk(fsdp2 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src);
+
+#endif

@@ -1,0 +1,213 @@
+/* layout.c - how each leaf is cut, and which leaves travel together.
+ *
+ * Rows are cut as torch.chunk does: every rank gets ceil(rows / ranks), the last ones less or nothing. In a message each rank sends that
+ * many rows, so a gathered parameter stands whole and in order, with its padding behind it, and nothing has to be copied out.
+ *
+ * It looks at the description of the model alone, so all ranks come to the same layout and the same refusal. Guarded against: tied
+ * parameters in two groups (gathered and trained apart), parameters that are no fp32, and a model that is sharded along this axis already.
+ */
+#include "fsdp2.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ALIGN = 16 }; /* elements: pieces begin at a cache line */
+
+static const char *dtype_name(ordo_dtype dtype)
+{
+  static const char *const names[] = {"?", "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "u64"};
+  return dtype < sizeof names / sizeof names[0] ? names[dtype] : "an opaque type";
+}
+
+static int is_ignored(const fsdp2 *self, const ordo_leaf *leaf)
+{
+  for (uint32_t p = 0; p < leaf->n_params; p++)
+    if (sharding_pattern_find(self->options.ignored, 0, leaf->params[p]->name) != 0)
+      return 1;
+  return 0;
+}
+
+/* A pattern that matches nothing is a slip of the pen that would shard what was meant to be left alone. */
+static ordo_status check_ignored(const fsdp2 *self)
+{
+  const ordo_model *model = self->job->model;
+  for (uint32_t i = 1; i <= sharding_pattern_count(self->options.ignored); i++) {
+    uint32_t hits = 0;
+    for (uint32_t p = 0; p < model->n_params; p++)
+      hits += sharding_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
+    if (hits == 0)
+      return sharding_fail(
+          self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
+          "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
+          self->options.ignored, i, model->name);
+  }
+  return ORDO_OK;
+}
+
+static ordo_status assign_units(fsdp2 *self)
+{
+  const ordo_model *model = self->job->model;
+  const sharding_policy *policy = &self->options.units;
+  sharding_policy_error error;
+  self->group_of_unit = fsdp2_alloc(self->job, model->n_units, sizeof *self->group_of_unit, ORDO_MEM_OTHER);
+  if (self->group_of_unit == NULL)
+    return ORDO_E_NOMEM;
+  self->n_groups = sharding_units_assign(policy, model, self->group_of_unit, &error);
+  if (error.twice != NULL)
+    return sharding_fail(self->job, ORDO_E_INVALID, "make every unit match one pattern, or none to leave it in the root",
+                         "option 'unit_list' = '%s': unit '%s' matches two patterns", policy->patterns, error.twice->name);
+  if (error.pattern != 0)
+    return sharding_fail(self->job, ORDO_E_INVALID, "look for names and classes of units in the description of the model",
+                         "option '%s' = '%s': pattern number %u matches no unit of model '%s'",
+                         policy->kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list", policy->patterns, error.pattern, model->name);
+  return ORDO_OK;
+}
+
+static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
+{
+  const ordo_job *job = self->job;
+  if (leaf->state != ORDO_LEAF_LIVE)
+    return sharding_fail(job, ORDO_E_STALE, "this is a defect of the step that replaced it", "leaf '%s' was replaced by %s", leaf->name,
+                         leaf->replaced_by != NULL ? leaf->replaced_by : "another step");
+  if (leaf->placement->data[job->axis->index] == ORDO_SHARD)
+    return sharding_fail(job, ORDO_E_STATE, "shard a model once along one axis",
+                         "leaf '%s' is sharded along axis '%s' already: the model was prepared before", leaf->name, job->axis->name);
+  if (leaf->dtype != ORDO_F32 || leaf->opaque != NULL || leaf->grad_dtype != ORDO_F32)
+    return sharding_fail(job, ORDO_E_UNSUPPORTED,
+                         "keep weights in f32 and set fsdp2:param_dtype, or exclude the parameter with fsdp2:ignored=NAME",
+                         "parameter '%s' is %s with gradients of %s; the parameters of a group must all be f32", leaf->name,
+                         leaf->opaque != NULL ? leaf->opaque->name : dtype_name(leaf->dtype), dtype_name(leaf->grad_dtype));
+  if (leaf->device != 0)
+    return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep the leaf on the CPU", "leaf '%s' lives on device %d", leaf->name, leaf->device);
+  if (leaf->placement->n_chunks > 1 || (leaf->placement->n_chunks == 1 && leaf->placement->chunks->kind != ORDO_CHUNK_RECT))
+    return sharding_fail(job, ORDO_E_UNSUPPORTED, "put the strategy that cuts rectangles first",
+                         "leaf '%s' is no single rectangle of a parameter", leaf->name);
+  return ORDO_OK;
+}
+
+/* Tied parameters are used by several units, all of which must gather the same group. */
+static ordo_status check_tie(const fsdp2 *self, const ordo_leaf *leaf)
+{
+  const ordo_model *model = self->job->model;
+  for (uint32_t p = 1; p < leaf->n_params; p++) {
+    const ordo_param *one = leaf->params[0], *other = leaf->params[p];
+    if (self->group_of_unit[one->unit] != self->group_of_unit[other->unit])
+      return sharding_fail(self->job, ORDO_E_INVALID, "let both units match one pattern, or leave both in the root",
+                           "'%s' of unit '%s' and '%s' of unit '%s' are tied, but the units are gathered apart", one->name,
+                           model->units[one->unit]->name, other->name, model->units[other->unit]->name);
+  }
+  return ORDO_OK;
+}
+
+static int64_t rows_of(const ordo_leaf *leaf)
+{
+  const ordo_placement *placement = leaf->placement;
+  if (placement->n_chunks == 0)
+    return 0;
+  return placement->chunks->ndim > 0 ? placement->chunks->extent[0] : 1;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+  return a < b ? a : b;
+}
+
+static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf)
+{
+  const ordo_axis *axis = self->job->axis;
+  shard->old_leaf = leaf;
+  shard->param = leaf->params[0];
+  shard->ignored = is_ignored(self, leaf);
+  shard->trainable = (leaf->flags & ORDO_PARAM_REQUIRES_GRAD) != 0 && !self->job->eval_only && self->job->model->trained;
+  for (uint32_t p = 0; p < leaf->n_params; p++)
+    self->shard_of_param[leaf->params[p]->index] = (uint32_t)(shard - self->shards);
+  if (shard->ignored)
+    return ORDO_OK;
+  ordo_status status = check_leaf(self, leaf);
+  if (status == ORDO_OK)
+    status = check_tie(self, leaf);
+  shard->group = self->group_of_unit[shard->param->unit];
+  shard->rows = rows_of(leaf);
+  shard->row = shard->rows > 0 ? leaf->numel / shard->rows : 0;
+  shard->chunk = (shard->rows + axis->size - 1) / axis->size;
+  shard->begin = smaller(shard->chunk * axis->coordinate, shard->rows);
+  shard->end = smaller(shard->begin + shard->chunk, shard->rows);
+  return status;
+}
+
+static void name_group(fsdp2 *self, uint32_t group)
+{
+  const ordo_model *model = self->job->model;
+  snprintf(self->groups[group].name, sizeof self->groups[group].name, "root");
+  for (uint32_t u = model->n_units; group > 0 && u-- > 0;)
+    if (self->group_of_unit[u] == group)
+      snprintf(self->groups[group].name, sizeof self->groups[group].name, "%s", model->units[u]->name);
+}
+
+/* Pieces in the order of leaves, which is that of the model's definition. */
+static void lay_out(fsdp2 *self, uint32_t group, uint32_t *used)
+{
+  int64_t shard_at = 0, full_at = 0;
+  for (uint32_t i = 0; i < self->n_shards; i++) {
+    fsdp2_shard *shard = &self->shards[i];
+    if (shard->ignored || shard->group != group)
+      continue;
+    int64_t count = shard->chunk * shard->row;
+    shard->piece = self->groups[group].n_pieces++;
+    shard->shard_offset = shard_at;
+    shard->full_offset = full_at;
+    shard_at += (count + ALIGN - 1) / ALIGN * ALIGN;
+    full_at += (count * self->job->axis->size + ALIGN - 1) / ALIGN * ALIGN;
+    self->by_group[(*used)++] = i;
+  }
+}
+
+ordo_status fsdp2_layout_make(fsdp2 *self)
+{
+  const ordo_job *job = self->job;
+  const ordo_model *model = job->model;
+  uint32_t used = 0;
+  ordo_status status = check_ignored(self);
+  if (status == ORDO_OK)
+    status = assign_units(self);
+  if (status != ORDO_OK)
+    return status;
+  self->shards = fsdp2_alloc(job, model->n_leaves, sizeof *self->shards, ORDO_MEM_OTHER);
+  self->shard_of_param = fsdp2_alloc(job, model->n_params, sizeof *self->shard_of_param, ORDO_MEM_OTHER);
+  self->by_group = fsdp2_alloc(job, model->n_leaves, sizeof *self->by_group, ORDO_MEM_OTHER);
+  self->groups = fsdp2_alloc(job, self->n_groups, sizeof *self->groups, ORDO_MEM_OTHER);
+  self->votes = fsdp2_alloc(job, model->n_leaves, sizeof *self->votes, ORDO_MEM_OTHER);
+  if (self->shards == NULL || self->shard_of_param == NULL || self->by_group == NULL || self->groups == NULL || self->votes == NULL)
+    return ORDO_E_NOMEM;
+  self->n_shards = model->n_leaves;
+  for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
+    status = cut(self, &self->shards[i], model->leaves[i]);
+  for (uint32_t g = 0; status == ORDO_OK && g < self->n_groups; g++) {
+    name_group(self, g);
+    lay_out(self, g, &used);
+  }
+  if (status == ORDO_OK && used == 0)
+    status = sharding_fail(job, ORDO_E_INVALID, "leave fsdp2 out for this model, or ignore less",
+                           "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", model->name);
+  return status;
+}
+
+void fsdp2_layout_clear(fsdp2 *self)
+{
+  const ordo_job *job = self->job;
+  for (uint32_t i = 0; self->shards != NULL && i < self->n_shards; i++) {
+    job->free(job->ctx, self->shards[i].storage[0]);
+    job->free(job->ctx, self->shards[i].storage[1]);
+  }
+  job->free(job->ctx, self->shards);
+  job->free(job->ctx, self->shard_of_param);
+  job->free(job->ctx, self->by_group);
+  job->free(job->ctx, self->groups);
+  job->free(job->ctx, self->group_of_unit);
+  job->free(job->ctx, self->votes);
+  self->shards = NULL;
+  self->shard_of_param = self->by_group = self->group_of_unit = NULL;
+  self->groups = NULL;
+  self->votes = NULL;
+  self->n_shards = self->n_groups = 0;
+}

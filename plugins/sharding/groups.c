@@ -1,0 +1,472 @@
+/* groups.c - groups and their memory: made once, before leaves are replaced.
+ *
+ * Shards and gradient buffers come from the communicator: on one node that is a window shared by the ranks, and a collective on it reads
+ * the other ranks' shards where they lie. They are counted as weights and gradients, not as communication. With a cold tier shards and
+ * reduced gradients lie in its file instead.
+ */
+#include "private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ALIGN = 16 }; /* floats: a cache line */
+
+static int64_t aligned(int64_t numel)
+{
+  return (numel + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static void *get(const ordo_job *job, uint64_t count, size_t size)
+{
+  void *memory = job->alloc(job->ctx, count * size > 0 ? (size_t)(count * size) : 1, ORDO_MEM_OTHER);
+  if (memory == NULL)
+    sharding_fail(job, ORDO_E_NOMEM, "free memory", "no memory for the lists of groups");
+  return memory;
+}
+
+void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to)
+{
+  if (!ORDO_CAN(s->job, ordo_job, count_memory) || bytes == 0)
+    return;
+  s->job->count_memory(s->job->ctx, -bytes, from);
+  s->job->count_memory(s->job->ctx, bytes, to);
+}
+
+void *sharding_comm_alloc(sharding *s, size_t bytes, uint32_t tag)
+{
+  void *memory = NULL;
+  if (s->comm->alloc(s->comm->ctx, bytes > 0 ? bytes : 1, &memory) != ORDO_OK)
+    return NULL;
+  sharding_count(s, (int64_t)bytes, ORDO_MEM_COMM, tag);
+  return memory;
+}
+
+void sharding_comm_free(sharding *s, void *memory, size_t bytes, uint32_t tag)
+{
+  if (memory == NULL)
+    return;
+  sharding_count(s, (int64_t)bytes, tag, ORDO_MEM_COMM);
+  (void)s->comm->free(s->comm->ctx, memory); /* a dead communicator cannot free and needs not */
+}
+
+static ordo_status check_pieces(const ordo_job *job, const sharding_group_spec *spec)
+{
+  for (uint32_t i = 0; i < spec->n_pieces; i++)
+    if (spec->pieces[i].count < 0 || spec->pieces[i].shard_offset < 0 || spec->pieces[i].full_offset < 0)
+      return sharding_fail(job, ORDO_E_INTERNAL, "report this as a defect of the strategy",
+                           "group '%s': piece %u has a negative size or place", spec->name, i);
+  return ORDO_OK;
+}
+
+static int is_plain(const sharding_group *group)
+{
+  return group->n_pieces == 1 && group->pieces[0].shard_offset == 0 && group->pieces[0].full_offset == 0;
+}
+
+static void measure(sharding_group *group, int64_t ranks)
+{
+  for (uint32_t i = 0; i < group->n_pieces; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    int64_t shard = p->shard_offset + p->count, full = p->full_offset + p->count * ranks;
+    group->count += p->count;
+    group->grad_count += p->trainable ? p->count : 0;
+    group->trainable |= p->trainable != 0;
+    group->shard_numel = shard > group->shard_numel ? shard : group->shard_numel;
+    group->full_numel = full > group->full_numel ? full : group->full_numel;
+  }
+}
+
+/* Pieces as the communicator takes them; none where one range in rank order says the same. */
+static ordo_status add_comm_pieces(sharding *s, sharding_group *group)
+{
+  struct sharding_run *run = group->run;
+  if (is_plain(group))
+    return ORDO_OK;
+  run->gather_pieces = get(s->job, group->n_pieces, sizeof *run->gather_pieces);
+  run->reduce_pieces = get(s->job, group->n_pieces, sizeof *run->reduce_pieces);
+  if (run->gather_pieces == NULL || run->reduce_pieces == NULL)
+    return ORDO_E_NOMEM;
+  for (uint32_t i = 0; i < group->n_pieces; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    run->gather_pieces[i] = (ordo_comm_piece){p->shard_offset, p->full_offset, p->count};
+    if (p->trainable)
+      run->reduce_pieces[run->n_reduce_pieces++] = run->gather_pieces[i];
+  }
+  return ORDO_OK;
+}
+
+static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint32_t index)
+{
+  sharding_group *group = &s->groups[index];
+  ordo_status status = check_pieces(s->job, spec);
+  group->index = index;
+  group->run = &s->runs[index];
+  group->run->halves = -1;
+  group->run->region.slot = -1;
+  group->is_root = spec->is_root;
+  group->n_units = spec->n_units;
+  group->n_pieces = spec->n_pieces;
+  char *name = get(s->job, strlen(spec->name) + 1, 1);
+  group->units = get(s->job, spec->n_units, sizeof *group->units);
+  group->pieces = get(s->job, spec->n_pieces, sizeof *group->pieces);
+  group->run->ready = get(s->job, spec->n_pieces, 1);
+  group->name = name;
+  if (status != ORDO_OK || name == NULL || group->units == NULL || group->pieces == NULL || group->run->ready == NULL)
+    return status != ORDO_OK ? status : ORDO_E_NOMEM;
+  memcpy(name, spec->name, strlen(spec->name) + 1);
+  memcpy(group->units, spec->units, spec->n_units * sizeof *group->units);
+  memcpy(group->pieces, spec->pieces, spec->n_pieces * sizeof *group->pieces);
+  snprintf(group->run->label, sizeof group->run->label, "%s", spec->name);
+  for (uint32_t i = 0; i < spec->n_units; i++) {
+    if (spec->units[i] >= s->n_units || s->group_of_unit[spec->units[i]] >= 0)
+      return sharding_fail(s->job, ORDO_E_INTERNAL, "report this as a defect of the strategy", "unit %u stands in no or two groups",
+                           spec->units[i]);
+    s->group_of_unit[spec->units[i]] = (int32_t)index;
+  }
+  measure(group, s->options.replicated ? 1 : s->comm->size);
+  s->trainable |= group->trainable;
+  return add_comm_pieces(s, group);
+}
+
+/* Shards of all groups in one block, reduced gradients in another. */
+static ordo_status add_shards(sharding *s)
+{
+  int64_t shard = 0, grad = 0;
+  float *at, *grad_at;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    shard += aligned(s->groups[i].shard_numel);
+    grad += s->groups[i].trainable ? aligned(s->groups[i].shard_numel) : 0;
+  }
+  s->shard_bytes = (size_t)shard * sizeof(float);
+  s->grad_shard_bytes = (size_t)grad * sizeof(float);
+  s->shard_block =
+      s->cold != NULL ? sharding_cold_alloc(s->cold, s->shard_bytes) : sharding_comm_alloc(s, s->shard_bytes, ORDO_MEM_WEIGHTS);
+  if (s->shard_block != NULL && grad > 0)
+    s->grad_shard_block = s->cold != NULL         ? sharding_cold_alloc(s->cold, s->grad_shard_bytes)
+                          : s->options.replicated ? sharding_comm_alloc(s, s->grad_shard_bytes, ORDO_MEM_GRADIENTS)
+                                                  : s->job->alloc(s->job->ctx, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
+  if (s->shard_block == NULL || (grad > 0 && s->grad_shard_block == NULL))
+    return sharding_fail(s->job, ORDO_E_NOMEM, "use more ranks, or offload=disk:DIR",
+                         "no memory for shards of %zu bytes and their gradients", s->shard_bytes);
+  at = s->shard_block;
+  grad_at = s->grad_shard_block;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    sharding_group *group = &s->groups[i];
+    group->shard = at;
+    at += aligned(group->shard_numel);
+    group->grad_shard = group->trainable ? grad_at : NULL;
+    grad_at += group->trainable ? aligned(group->shard_numel) : 0;
+  }
+  return ORDO_OK;
+}
+
+static int64_t largest(const sharding *s, int root, int shard)
+{
+  int64_t most = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    const sharding_group *group = &s->groups[i];
+    int64_t numel = shard ? group->shard_numel : group->full_numel;
+    if ((root < 0 || (group->is_root != 0) == (root != 0)) && (shard || group->trainable) && numel > most)
+      most = numel;
+  }
+  return most;
+}
+
+static size_t gradient_bytes(const sharding *s)
+{
+  int64_t numel = aligned(largest(s, 0, 0));
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    numel += s->groups[i].is_root && s->groups[i].trainable ? aligned(s->groups[i].full_numel) : 0;
+  return (size_t)numel * sizeof(float);
+}
+
+/* The buffer that groups use in turn stands first; each root group has its own behind it. */
+static ordo_status add_gradients(sharding *s)
+{
+  float *at;
+  if (!s->trainable || s->options.replicated)
+    return ORDO_OK;
+  at = s->grad_block = sharding_comm_alloc(s, gradient_bytes(s), ORDO_MEM_GRADIENTS);
+  if (at == NULL)
+    return sharding_fail(s->job, ORDO_E_NOMEM, "use smaller units", "no memory for the gradient of a group (%zu bytes)", gradient_bytes(s));
+  at += aligned(largest(s, 0, 0));
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    if (!s->groups[i].is_root || !s->groups[i].trainable)
+      continue;
+    s->groups[i].run->own_grad = at;
+    at += aligned(s->groups[i].full_numel);
+  }
+  return ORDO_OK;
+}
+
+static ordo_status add_low_buffers(sharding *s)
+{
+  int64_t full = largest(s, -1, 0);
+  if (s->options.param_dtype != ORDO_F32) {
+    s->n_halves = s->options.limit + 1 < 8 ? s->options.limit + 1 : 8;
+    s->half_numel = aligned(largest(s, -1, 1));
+    s->half_block = sharding_comm_alloc(s, (size_t)s->half_numel * s->n_halves * sizeof(uint16_t), ORDO_MEM_COMM);
+    if (s->half_block == NULL)
+      return ORDO_E_NOMEM;
+  }
+  if (s->options.reduce_dtype != ORDO_F32 && s->trainable) {
+    s->low_send = sharding_comm_alloc(s, (size_t)full * sizeof(uint16_t), ORDO_MEM_COMM);
+    s->low_recv = s->job->alloc(s->job->ctx, (size_t)(largest(s, -1, 1) + 1) * sizeof(uint16_t), ORDO_MEM_COMM);
+    if (s->low_send == NULL || s->low_recv == NULL)
+      return ORDO_E_NOMEM;
+  }
+  return ORDO_OK;
+}
+
+static ordo_status add_regions(sharding *s)
+{
+  ordo_status status = sharding_pool_create(s->job, s->options.limit, s->options.poison, &s->pool);
+  for (uint32_t i = 0; i < s->n_groups && status == ORDO_OK && !s->options.replicated; i++) {
+    sharding_group *group = &s->groups[i];
+    int64_t numel = group->full_numel;
+    if (s->options.reshard_size > 0) /* ranges of equal size for the ranks of a part */
+      numel = (numel + s->options.reshard_size - 1) / s->options.reshard_size * s->options.reshard_size;
+    status = sharding_region_init(s->pool, &group->run->region, (size_t)(numel > 0 ? numel : 1) * sizeof(float), !group->is_root);
+    group->full = (float *)(void *)group->run->region.base;
+  }
+  for (uint32_t i = 0; i < s->n_groups && s->options.replicated; i++) {
+    s->groups[i].full = s->groups[i].shard;
+    s->groups[i].full_grad = s->groups[i].grad_shard;
+  }
+  return status;
+}
+
+static ordo_status add_parts(sharding *s)
+{
+  int64_t size = s->options.reshard_size, numel = 0;
+  float *at;
+  ordo_status status;
+  if (size == 0)
+    return ORDO_OK;
+  if (size < 2 || size >= s->comm->size || s->comm->size % size != 0)
+    return sharding_fail(s->job, ORDO_E_INVALID, "true, false, or a divisor of the ranks other than 1 and all of them",
+                         "reshard_after_forward=%lld: it must divide the %d ranks of the axis", (long long)size, s->comm->size);
+  if (!ORDO_CAN(s->job, ordo_job, axis_part))
+    return sharding_fail(s->job, ORDO_E_UNSUPPORTED, "use true or false", "reshard_after_forward=%lld: this host has no parts of an axis",
+                         (long long)size);
+  if ((status = s->job->axis_part(s->job->ctx, (int32_t)size, &s->part_comm)) != ORDO_OK)
+    return status;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    numel += s->groups[i].is_root ? 0 : aligned((s->groups[i].full_numel + size - 1) / size);
+  if ((status = s->part_comm->alloc(s->part_comm->ctx, (size_t)(numel > 0 ? numel : 1) * sizeof(float), &s->part_block)) != ORDO_OK)
+    return status;
+  at = s->part_block;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    if (s->groups[i].is_root)
+      continue;
+    s->groups[i].run->part = at;
+    at += aligned((s->groups[i].full_numel + size - 1) / size);
+  }
+  return ORDO_OK;
+}
+
+/* A communicator without pieces gets buffers in rank order; a host of ours always has them. */
+static ordo_status add_staging(sharding *s)
+{
+  int has = ORDO_HAS(s->comm, ordo_comm, features) && (s->comm->features & ORDO_COMM_PIECES) != 0, needed = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    needed |= s->groups[i].run->gather_pieces != NULL;
+  if (has || !needed)
+    return ORDO_OK;
+  size_t bytes = (size_t)(largest(s, -1, 1) * (s->comm->size + 1) + 1) * sizeof(float);
+  s->staging_gather = s->job->alloc(s->job->ctx, bytes, ORDO_MEM_COMM);
+  s->staging_reduce = s->job->alloc(s->job->ctx, bytes, ORDO_MEM_COMM);
+  return s->staging_gather != NULL && s->staging_reduce != NULL ? ORDO_OK : ORDO_E_NOMEM;
+}
+
+static ordo_status fill(sharding *s, const sharding_group_spec *specs, uint32_t n)
+{
+  ordo_status status = ORDO_OK;
+  s->groups = get(s->job, n, sizeof *s->groups);
+  s->runs = get(s->job, n, sizeof *s->runs);
+  s->group_of_unit = get(s->job, s->n_units, sizeof *s->group_of_unit);
+  if (s->groups == NULL || s->runs == NULL || s->group_of_unit == NULL)
+    return ORDO_E_NOMEM;
+  for (uint32_t i = 0; i < s->n_units; i++)
+    s->group_of_unit[i] = -1;
+  for (uint32_t i = 0; i < n && status == ORDO_OK; i++) {
+    s->n_groups = i + 1;
+    status = add_group(s, &specs[i], i);
+  }
+  if (status == ORDO_OK)
+    status = sharding_cold_create(s->job, s->options.offload, &s->cold);
+  if (status == ORDO_OK)
+    status = add_shards(s);
+  if (status == ORDO_OK)
+    status = add_gradients(s);
+  if (status == ORDO_OK)
+    status = add_low_buffers(s);
+  if (status == ORDO_OK)
+    status = add_regions(s);
+  if (status == ORDO_OK)
+    status = add_parts(s);
+  if (status == ORDO_OK)
+    status = add_staging(s);
+  if (status == ORDO_OK && s->cold != NULL && s->trainable)
+    status = sharding_cold_take_optimizer(s->cold);
+  return status;
+}
+
+ordo_status sharding_create(const ordo_job *job, const sharding_options *options, const sharding_callbacks *callbacks,
+                            const sharding_group_spec *specs, uint32_t n_specs, sharding **result)
+{
+  sharding *s = get(job, 1, sizeof *s);
+  *result = NULL;
+  if (s == NULL)
+    return ORDO_E_NOMEM;
+  s->job = job;
+  s->comm = job->axis->comm;
+  s->options = *options;
+  s->callbacks = *callbacks;
+  s->n_units = job->model->n_units;
+  s->divide_factor = 1.0;
+  if (s->options.limit < 1)
+    s->options.limit = 2;
+  ordo_status status = fill(s, specs, n_specs);
+  if (status != ORDO_OK) {
+    sharding_destroy(s);
+    return status;
+  }
+  *result = s;
+  return ORDO_OK;
+}
+
+/* Gradients of all groups at once, for no_sync; the roots keep theirs. Collective, at the first step that accumulates. */
+ordo_status sharding_reserve_accumulation(sharding *s)
+{
+  const int low = s->options.reduce_dtype != ORDO_F32;
+  int64_t numel = 0;
+  float *at;
+  if (s->accumulate_block != NULL || s->options.replicated || !s->trainable)
+    return ORDO_OK;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    numel += s->groups[i].trainable && (low || s->groups[i].run->own_grad == NULL) ? aligned(s->groups[i].full_numel) : 0;
+  size_t bytes = (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
+  at = s->accumulate_block = sharding_comm_alloc(s, bytes, ORDO_MEM_GRADIENTS);
+  if (at == NULL)
+    return sharding_fail(s->job, ORDO_E_NOMEM, "reduce in every micro-batch: sync_each_micro_batch=true",
+                         "no memory for whole gradients between micro-batches (%zu bytes)", bytes);
+  uint16_t *low_at = s->accumulate_block;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    struct sharding_run *run = s->groups[i].run;
+    if (!s->groups[i].trainable || (!low && run->own_grad != NULL))
+      continue;
+    if (low)
+      run->low_grad = low_at;
+    else
+      run->own_grad = at;
+    at += low ? 0 : aligned(s->groups[i].full_numel);
+    low_at += aligned(s->groups[i].full_numel);
+  }
+  return ORDO_OK;
+}
+
+static size_t accumulation_bytes(const sharding *s)
+{
+  const int low = s->options.reduce_dtype != ORDO_F32;
+  int64_t numel = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    numel += s->groups[i].trainable && (low || !s->groups[i].is_root) ? aligned(s->groups[i].full_numel) : 0;
+  return (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
+}
+
+static void free_groups(sharding *s)
+{
+  const ordo_job *job = s->job;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    sharding_group *group = &s->groups[i];
+    if (group->run->gather != NULL)
+      (void)group->run->gather_comm->wait(group->run->gather_comm->ctx, group->run->gather);
+    if (s->pool != NULL)
+      sharding_region_clear(s->pool, &group->run->region);
+    job->free(job->ctx, (char *)group->name);
+    job->free(job->ctx, group->units);
+    job->free(job->ctx, group->pieces);
+    job->free(job->ctx, group->run->ready);
+    job->free(job->ctx, group->run->gather_pieces);
+    job->free(job->ctx, group->run->reduce_pieces);
+  }
+  job->free(job->ctx, s->groups);
+  job->free(job->ctx, s->runs);
+  job->free(job->ctx, s->group_of_unit);
+}
+
+static void free_shards(sharding *s)
+{
+  if (s->cold != NULL) {
+    sharding_cold_free(s->cold, s->shard_block, s->shard_bytes);
+    sharding_cold_free(s->cold, s->grad_shard_block, s->grad_shard_bytes);
+    return;
+  }
+  sharding_comm_free(s, s->shard_block, s->shard_bytes, ORDO_MEM_WEIGHTS);
+  if (s->options.replicated)
+    sharding_comm_free(s, s->grad_shard_block, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
+  else
+    s->job->free(s->job->ctx, s->grad_shard_block);
+}
+
+void sharding_destroy(sharding *s)
+{
+  if (s == NULL)
+    return;
+  const ordo_job *job = s->job;
+  if (s->reduction != NULL)
+    (void)s->comm->wait(s->comm->ctx, s->reduction);
+  if (s->accumulate_block != NULL)
+    sharding_comm_free(s, s->accumulate_block, accumulation_bytes(s), ORDO_MEM_GRADIENTS);
+  if (s->part_block != NULL)
+    (void)s->part_comm->free(s->part_comm->ctx, s->part_block);
+  sharding_comm_free(s, s->low_send, 0, ORDO_MEM_COMM);
+  sharding_comm_free(s, s->half_block, 0, ORDO_MEM_COMM);
+  if (s->grad_block != NULL)
+    sharding_comm_free(s, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
+  free_shards(s);
+  job->free(job->ctx, s->low_recv);
+  job->free(job->ctx, s->spare_shard);
+  job->free(job->ctx, s->staging_gather);
+  job->free(job->ctx, s->staging_reduce);
+  if (s->groups != NULL && s->runs != NULL)
+    free_groups(s);
+  sharding_pool_destroy(s->pool);
+  if (s->cold != NULL && ORDO_CAN(job, ordo_job, set_allocator) && s->trainable)
+    (void)job->set_allocator(job->ctx, ORDO_MEM_OPTIMIZER, NULL);
+  sharding_cold_destroy(s->cold);
+  job->free(job->ctx, s);
+}
+
+uint32_t sharding_n_groups(const sharding *s)
+{
+  return s->n_groups;
+}
+
+sharding_group *sharding_group_at(sharding *s, uint32_t index)
+{
+  return index < s->n_groups ? &s->groups[index] : NULL;
+}
+
+sharding_group *sharding_group_of_unit(sharding *s, uint32_t unit)
+{
+  return unit < s->n_units && s->group_of_unit[unit] >= 0 ? &s->groups[s->group_of_unit[unit]] : NULL;
+}
+
+sharding_options *sharding_options_of(sharding *s)
+{
+  return &s->options;
+}
+
+struct sharding_cold *sharding_cold_of(sharding *s)
+{
+  return s->cold;
+}
+
+int64_t sharding_peak_bytes(const sharding *s)
+{
+  int64_t peak = 0;
+  (void)sharding_pool_held(s->pool, &peak);
+  return peak;
+}

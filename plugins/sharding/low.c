@@ -1,0 +1,49 @@
+/* low.c - conversions between fp32 and the 16-bit types of messages. Rounding is to nearest even (ordo/half.h). */
+#include "private.h"
+
+#include <ordo/half.h>
+
+#include <string.h>
+
+enum { CHUNK = 512 };
+
+static uint16_t to_low(ordo_dtype dtype, float value)
+{
+  return dtype == ORDO_BF16 ? ordo_bf16_from_f32(value) : ordo_f16_from_f32(value);
+}
+
+static float from_low(ordo_dtype dtype, uint16_t value)
+{
+  return dtype == ORDO_BF16 ? ordo_f32_from_bf16(value) : ordo_f32_from_f16(value);
+}
+
+void sharding_narrow(ordo_dtype dtype, const float *from, int64_t n, double factor, uint16_t *to)
+{
+  const float f = (float)factor;
+  for (int64_t i = 0; i < n; i++)
+    to[i] = to_low(dtype, from[i] * f);
+}
+
+/* `from` may be the upper half of `to`: each chunk is read before it is written, and a write never passes what is still to be read. */
+void sharding_widen(ordo_dtype dtype, const uint16_t *from, int64_t n, float *to)
+{
+  uint16_t chunk[CHUNK];
+  for (int64_t i = 0; i < n; i += CHUNK) {
+    int64_t part = n - i < CHUNK ? n - i : CHUNK;
+    memcpy(chunk, from + i, (size_t)part * sizeof *chunk);
+    for (int64_t k = 0; k < part; k++)
+      to[i + k] = from_low(dtype, chunk[k]);
+  }
+}
+
+void sharding_round(ordo_dtype dtype, float *values, int64_t n)
+{
+  for (int64_t i = 0; i < n; i++)
+    values[i] = from_low(dtype, to_low(dtype, values[i]));
+}
+
+void sharding_add_low(ordo_dtype dtype, const float *from, int64_t n, uint16_t *to)
+{
+  for (int64_t i = 0; i < n; i++)
+    to[i] = to_low(dtype, from_low(dtype, to[i]) + from[i]);
+}

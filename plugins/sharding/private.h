@@ -1,0 +1,101 @@
+/* private.h - the inside of struct sharding, for the files of this folder. */
+#ifndef SHARDING_PRIVATE_H
+#define SHARDING_PRIVATE_H
+
+#include "cold.h"
+#include "sharding.h"
+
+/* What runs for a group. */
+struct sharding_run {
+  sharding_region region;
+  ordo_comm_piece *gather_pieces; /* null: one range in rank order */
+  ordo_comm_piece *reduce_pieces;
+  uint32_t n_reduce_pieces;
+  ordo_request *gather;
+  const ordo_comm *gather_comm; /* where it was started */
+  uint16_t *low_gather;         /* it arrives here in 16 bits */
+  int halves;                   /* index of the 16-bit send buffer in use, -1 */
+  int bound;                    /* the plugin's params point here */
+  uint8_t *ready;               /* [n_pieces] gradient written in this micro-batch */
+  int in_backward;              /* between the first pre_backward and the last post_backward of a micro-batch */
+  int keeps;                    /* full_grad holds the gradient of earlier micro-batches of this step */
+  int low_holds;                /* low_grad does */
+  int reduced;                  /* the shard holds a gradient of this step */
+  float *own_grad;              /* [full_numel] no_sync and the root: its own gradient buffer */
+  uint16_t *low_grad;           /* [full_numel] no_sync in 16 bits */
+  float *part;                  /* reshard_size: this rank's range between forward and backward */
+  int part_holds;
+  char label[24];
+};
+
+struct sharding {
+  const ordo_job *job;
+  const ordo_comm *comm;
+  const ordo_comm *part_comm; /* reshard_size */
+  sharding_options options;
+  sharding_callbacks callbacks;
+  sharding_pool *pool;
+  sharding_cold *cold;
+  sharding_group *groups;
+  struct sharding_run *runs;
+  uint32_t n_groups;
+  uint32_t n_units;
+  int32_t *group_of_unit; /* -1: none */
+  int trainable;          /* any group is */
+  int whole;              /* inside gather_full */
+  uint32_t whole_flags;
+
+  /* memory of the communicator (shard_block may be of the cold tier) */
+  void *shard_block, *grad_shard_block;
+  size_t shard_bytes, grad_shard_bytes;
+  void *grad_block;       /* one gradient for the groups in turn, then the root's */
+  void *accumulate_block; /* no_sync: gradients of all groups */
+  void *part_block;
+  uint16_t *half_block; /* 16-bit send buffers, each of half_numel */
+  uint32_t n_halves;
+  uint8_t halves_taken[8];
+  int64_t half_numel;
+  uint16_t *low_send, *low_recv;          /* 16-bit reduction in flight */
+  float *spare_shard;                     /* sync_each: a reduction that is added to the shard */
+  float *staging_gather, *staging_reduce; /* a communicator without pieces */
+
+  sharding_group *reducing; /* whose reduction is in flight */
+  ordo_request *reduction;
+  int reduction_adds;         /* it goes to spare_shard and is added */
+  const uint16_t *low_result; /* a 16-bit reduction arrives here */
+
+  double divide_factor;
+  int evaluating;
+  int synchronise; /* this micro-batch ends in reductions */
+};
+
+/* groups.c */
+void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
+void *sharding_comm_alloc(sharding *s, size_t bytes, uint32_t tag);
+void sharding_comm_free(sharding *s, void *memory, size_t bytes, uint32_t tag);
+ordo_status sharding_reserve_accumulation(sharding *s);
+
+/* gather.c */
+ordo_status sharding_start_gather(sharding *s, sharding_group *group, int exact);
+ordo_status sharding_finish_gather(sharding *s, sharding_group *group);
+ordo_status sharding_bind(sharding *s, sharding_group *group);
+ordo_status sharding_release(sharding *s, sharding_group *group);
+/* The same after forward: with reshard_size a range stays with this rank. */
+ordo_status sharding_after_forward(sharding *s, sharding_group *group);
+uint32_t sharding_live(const sharding *s);
+
+/* reduce.c */
+ordo_status sharding_take_gradient(sharding *s, sharding_group *group);
+ordo_status sharding_end_gradient(sharding *s, sharding_group *group);
+/* Reduces what earlier micro-batches left and the last one did not touch. */
+ordo_status sharding_reduce_rest(sharding *s, sharding_group *group);
+ordo_status sharding_finish_reduction(sharding *s);
+
+/* low.c: fp32 to and from a 16-bit type. */
+void sharding_narrow(ordo_dtype dtype, const float *from, int64_t n, double factor, uint16_t *to);
+void sharding_widen(ordo_dtype dtype, const uint16_t *from, int64_t n, float *to);
+void sharding_round(ordo_dtype dtype, float *values, int64_t n);
+/* to[i] = round(to[i] + from[i]) */
+void sharding_add_low(ordo_dtype dtype, const float *from, int64_t n, uint16_t *to);
+
+#endif

@@ -1,0 +1,213 @@
+/* reduce.c - gradients: a buffer for the backward of a group, and what becomes of it.
+ *
+ * The model writes whole gradients into full_grad. When the group's backward ends, either they stay there for the next micro-batch
+ * (no_sync), or a reduce-scatter brings this rank's part of the sum into grad_shard. One buffer serves the groups in turn, so a reduction
+ * is finished before the next group's backward writes: gathered parameters of the next group are prefetched meanwhile, gradients are not.
+ */
+#include "private.h"
+
+#include <math.h>
+#include <string.h>
+
+ordo_status sharding_take_gradient(sharding *s, sharding_group *group)
+{
+  struct sharding_run *run = group->run;
+  if (!group->trainable || s->options.replicated || run->in_backward)
+    return ORDO_OK;
+  int own = run->own_grad != NULL && (group->is_root || !s->synchronise || run->keeps);
+  group->full_grad = own ? run->own_grad : s->grad_block;
+  return own && s->reducing != group ? ORDO_OK : sharding_finish_reduction(s); /* which may still be read */
+}
+
+/* Parameters that got no gradient take part with zeros: what the buffer holds is of another group or step. */
+static void clear_silent(const sharding *s, sharding_group *group)
+{
+  const int64_t ranks = s->options.replicated ? 1 : s->comm->size;
+  for (uint32_t i = 0; i < group->n_pieces; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    if (p->trainable && !group->run->ready[i] && !group->run->keeps)
+      memset(group->full_grad + p->full_offset, 0, (size_t)(p->count * ranks) * sizeof(float));
+  }
+}
+
+/* D = divide_factor * divide_ratio. Types of fp32's range are divided after the sum. fp16 would overflow: it travels as the mean of the
+ * ranks over f, where f * f is about their number (f is doubled while it divides the ranks and ranks / f > f). */
+static double before_sum(const sharding *s, double divisor)
+{
+  const int ranks = s->comm->size;
+  double f = s->options.predivide;
+  if (s->options.reduce_dtype != ORDO_F16)
+    return 1.0;
+  if (!(f > 0.0))
+    for (f = 1.0; fmod(ranks, f) == 0.0 && ranks / f > f;)
+      f *= 2.0;
+  return divisor / ranks * f;
+}
+
+/* Without pieces in the communicator: rank after rank. */
+static void pack_gradient(sharding *s, const sharding_group *group, ordo_collective *c)
+{
+  float *at = s->staging_reduce;
+  for (int32_t r = 0; r < s->comm->size; r++)
+    for (uint32_t i = 0; i < group->n_pieces; i++) {
+      const sharding_piece *p = &group->pieces[i];
+      if (!p->trainable)
+        continue;
+      memcpy(at, group->full_grad + p->full_offset + r * p->count, (size_t)p->count * sizeof *at);
+      at += p->count;
+    }
+  c->send = s->staging_reduce;
+  c->recv = at;
+  c->pieces = NULL;
+  c->n_pieces = 0;
+}
+
+static void unpack_gradient(const sharding *s, sharding_group *group, float *to)
+{
+  const float *at = s->staging_reduce + group->grad_count * s->comm->size;
+  for (uint32_t i = 0; i < group->n_pieces; i++)
+    if (group->pieces[i].trainable) {
+      memcpy(to + group->pieces[i].shard_offset, at, (size_t)group->pieces[i].count * sizeof *at);
+      at += group->pieces[i].count;
+    }
+}
+
+static ordo_status reserve_spare(sharding *s)
+{
+  int64_t most = 1;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    most = s->groups[i].shard_numel > most ? s->groups[i].shard_numel : most;
+  if (s->spare_shard == NULL)
+    s->spare_shard = s->job->alloc(s->job->ctx, (size_t)most * sizeof(float), ORDO_MEM_GRADIENTS);
+  return s->spare_shard != NULL
+             ? ORDO_OK
+             : sharding_fail(s->job, ORDO_E_NOMEM, "free memory", "no memory to add a reduction to the gradient of a shard");
+}
+
+static void describe(sharding *s, const sharding_group *group, ordo_collective *c)
+{
+  c->kind = s->options.replicated ? ORDO_ALL_REDUCE : ORDO_REDUCE_SCATTER;
+  c->count = s->options.replicated ? group->full_numel : group->grad_count;
+  c->send = group->full_grad;
+  c->recv = s->options.replicated ? group->full_grad : s->reduction_adds ? s->spare_shard : group->grad_shard;
+  c->flags = s->job->ordered ? ORDO_COMM_ORDERED : 0;
+  c->tag = (int32_t)group->index + 1;
+  c->label = group->run->label;
+  c->pieces = s->options.replicated ? NULL : group->run->reduce_pieces;
+  c->n_pieces = c->pieces != NULL ? group->run->n_reduce_pieces : 0;
+}
+
+/* Puts the group's gradient into 16 bits: what was accumulated already is. */
+static void narrow(sharding *s, sharding_group *group, double divisor, ordo_collective *c)
+{
+  struct sharding_run *run = group->run;
+  double before = before_sum(s, divisor);
+  if (run->low_holds) {
+    if (group->full_grad != NULL)
+      sharding_add_low(c->dtype, group->full_grad, group->full_numel, run->low_grad);
+    c->send = run->low_grad;
+  } else {
+    sharding_narrow(c->dtype, group->full_grad, group->full_numel, 1.0 / before, s->low_send);
+    c->send = s->low_send;
+    c->factor = before / divisor;
+  }
+  c->recv = s->options.replicated ? (void *)c->send : (void *)s->low_recv;
+  s->low_result = c->recv;
+}
+
+static ordo_status start_reduction(sharding *s, sharding_group *group)
+{
+  ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, NULL, NULL, 0, s->options.reduce_dtype);
+  double divisor = s->divide_factor * (s->options.divide_ratio > 0.0 ? s->options.divide_ratio : 1.0);
+  ordo_status status = sharding_finish_reduction(s);
+  s->reduction_adds = group->run->reduced && !s->options.replicated;
+  if (status == ORDO_OK && s->reduction_adds)
+    status = reserve_spare(s);
+  if (status != ORDO_OK)
+    return status;
+  describe(s, group, &c);
+  c.factor = 1.0 / divisor;
+  if (c.n_pieces > 0 && s->staging_reduce != NULL) {
+    pack_gradient(s, group, &c);
+    c.dtype = ORDO_F32;
+  } else if (c.dtype != ORDO_F32) {
+    narrow(s, group, divisor, &c);
+  }
+  status = s->comm->start(s->comm->ctx, &c, &s->reduction);
+  if (status == ORDO_OK)
+    s->reducing = group;
+  return status;
+}
+
+static void add(float *to, const float *from, int64_t n)
+{
+  for (int64_t i = 0; i < n; i++)
+    to[i] += from[i];
+}
+
+static void land(sharding *s, sharding_group *group)
+{
+  float *to = s->reduction_adds ? s->spare_shard : group->grad_shard;
+  if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
+    unpack_gradient(s, group, to);
+  else if (s->options.reduce_dtype != ORDO_F32)
+    sharding_widen(s->options.reduce_dtype, s->low_result, group->shard_numel, to);
+  if (s->reduction_adds)
+    add(group->grad_shard, s->spare_shard, group->shard_numel);
+}
+
+ordo_status sharding_finish_reduction(sharding *s)
+{
+  ordo_request *request = s->reduction;
+  sharding_group *group = s->reducing;
+  if (request == NULL)
+    return ORDO_OK;
+  s->reduction = NULL;
+  s->reducing = NULL;
+  ordo_status status = s->comm->wait(s->comm->ctx, request);
+  if (status != ORDO_OK)
+    return status;
+  land(s, group);
+  group->run->reduced = 1;
+  return ORDO_OK;
+}
+
+/* no_sync: fp32 gradients stay where they are; 16-bit ones are added to those of earlier micro-batches. */
+static void accumulate(sharding *s, sharding_group *group)
+{
+  struct sharding_run *run = group->run;
+  if (run->low_grad == NULL) {
+    run->keeps = 1;
+    return;
+  }
+  if (run->low_holds)
+    sharding_add_low(s->options.reduce_dtype, group->full_grad, group->full_numel, run->low_grad);
+  else
+    sharding_narrow(s->options.reduce_dtype, group->full_grad, group->full_numel, 1.0, run->low_grad);
+  run->low_holds = 1;
+}
+
+/* A buffer that does not keep the gradient is unbound, so that the next write to it overwrites. */
+ordo_status sharding_end_gradient(sharding *s, sharding_group *group)
+{
+  struct sharding_run *run = group->run;
+  ordo_status status = ORDO_OK;
+  if (!group->trainable)
+    return ORDO_OK;
+  clear_silent(s, group);
+  memset(run->ready, 0, group->n_pieces);
+  if (!s->synchronise)
+    accumulate(s, group);
+  else
+    status = sharding_reduce_rest(s, group);
+  if (!run->keeps && !s->options.replicated)
+    group->full_grad = NULL;
+  return status;
+}
+
+ordo_status sharding_reduce_rest(sharding *s, sharding_group *group)
+{
+  ordo_status status = start_reduction(s, group);
+  group->run->keeps = group->run->low_holds = 0;
+  return status;
+}

@@ -1,0 +1,145 @@
+/* sharding.h - what every strategy that shards parameters shares: communication groups in a training step.
+ *
+ * A group is a set of parameters that are gathered by one all-gather and whose gradients are reduced by one reduce-scatter. How parameters
+ * lie in a shard is the plugin's business (one flat range for fsdp1, one dim-0 chunk per parameter for fsdp2) and is said once, as pieces.
+ * When to gather, to release, to prefetch, to accumulate and to reduce is the same for both, and is here.
+ *
+ *   SHARDED --unshard--> GATHERING --needed--> UNSHARDED --release--> SHARDED
+ *
+ * Use: plan groups (sharding_create), replace leaves with shards that live in group->shard, load weights into them, then forward every
+ * step event of the strategy table to the function of the same name. The plugin is called back to bind its parameters and to report
+ * gradients.
+ *
+ * Invariants
+ *  - Collectives are started in an order that depends on the order of units alone, so ranks cannot mismatch unless they run different
+ * units; each carries the number of its group, which the communicator compares: E-COMM-MISMATCH names both groups and ranks.
+ *  - At most `limit` groups besides the root are gathered at a time, unless reshard_after_forward is off.
+ *  - A group's gathered parameters have the same addresses in forward and backward, and NaN outside (storage.h).
+ *  - One gradient buffer serves all groups in turn; the root has its own. With no_sync each group keeps its own until the last micro-batch.
+ */
+#ifndef SHARDING_SHARDING_H
+#define SHARDING_SHARDING_H
+
+#include "storage.h"
+
+#include <ordo/strategy.h>
+
+enum { SHARDING_PREFETCH_NONE = 0, SHARDING_PREFETCH_PRE = 1, SHARDING_PREFETCH_POST = 2 };
+enum { SHARDING_SHARDED = 0, SHARDING_GATHERING = 1, SHARDING_UNSHARDED = 2 };
+
+typedef struct sharding sharding;
+
+typedef struct sharding_options {
+  int reshard_after_forward; /* 1: release after forward, gather again for backward */
+  int64_t reshard_size;      /* 0, or keep 1/reshard_size of it between forward and backward (a divisor of the axis) */
+  int backward_prefetch;     /* SHARDING_PREFETCH_ */
+  int forward_prefetch;
+  uint32_t limit;          /* groups gathered at a time, 2 */
+  int keep_in_no_sync;     /* micro-batches that only accumulate leave parameters gathered for the next one (SHARD_GRAD_OP) */
+  int sync_each;           /* reduce in every micro-batch into the shard instead of accumulating whole gradients (no_sync) */
+  int replicated;          /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
+  ordo_dtype param_dtype;  /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */
+  ordo_dtype reduce_dtype; /* what travels in reductions, and the type of no_sync accumulation */
+  double predivide;        /* fp16 sums: divided down to the mean of the ranks over this before, and by it after; 0: by the rule of sqrt */
+  int poison;
+  double divide_ratio; /* gradients are divided by divide_factor times this; 0: 1 */
+  const char *offload; /* null, or the directory of the cold tier (cold.h) */
+} sharding_options;
+
+/* One piece of a shard: `count` elements of every rank. Gathered, piece i of rank r stands at full_offset + r * count, so a parameter that
+ * is split on dim 0 comes out whole, with its padding behind it. */
+typedef struct sharding_piece {
+  int64_t shard_offset;
+  int64_t full_offset;
+  int64_t count;
+  int32_t trainable; /* 0: no gradient; left out of reductions */
+  int32_t reserved;
+} sharding_piece;
+
+/* What the plugin says of a group. Copied. */
+typedef struct sharding_group_spec {
+  const char *name;      /* label of its collectives */
+  const uint32_t *units; /* ascending */
+  uint32_t n_units;
+  int is_root; /* stays gathered between forward and backward */
+  const sharding_piece *pieces;
+  uint32_t n_pieces;
+} sharding_group_spec;
+
+typedef struct sharding_group {
+  const char *name;
+  uint32_t index;
+  uint32_t n_units;
+  uint32_t *units;
+  int is_root;
+  int trainable; /* any piece is */
+  uint32_t n_pieces;
+  sharding_piece *pieces;
+  int64_t count;            /* elements of this rank in an all-gather: the sum of the pieces, padding of chunks included */
+  int64_t grad_count;       /* the same of trainable pieces: of a reduce-scatter */
+  int64_t shard_numel;      /* elements that the pieces span in the shard, gaps for alignment included */
+  int64_t full_numel;       /* elements that they span when gathered */
+  float *shard;             /* [shard_numel], where leaves point; memory of the communicator or of the cold tier */
+  float *grad_shard;        /* [shard_numel], the reduced gradient; null without trainable pieces. Leaves' gradients point into it */
+  float *full;              /* [full_numel] gathered parameters: fixed address, see storage.h */
+  float *full_grad;         /* [full_numel] gradients during backward, null outside */
+  int state;                /* SHARDING_ */
+  void *user;               /* the plugin's */
+  struct sharding_run *run; /* private: requests, regions */
+} sharding_group;
+
+typedef struct sharding_callbacks {
+  void *self;
+  /* Binds the group's parameters: full null: released; grad null: no gradient now. [step] */
+  ordo_status (*bind)(void *self, sharding_group *group, float *full, float *grad);
+  /* The reduced gradient of a trainable group stands in grad_shard, divided by `divided_by`: mark leaves HELD and reduced. `held` 0: the
+   * group ran no backward in this step. [step] */
+  ordo_status (*reduced)(void *self, sharding_group *group, double divided_by, int held);
+} sharding_callbacks;
+
+/* Makes the groups with storage for shards and gradients (zeroed). Collective. Errors: NOMEM, INVALID (limit, reshard_size). On an error
+ * nothing is left. [main] */
+ordo_status sharding_create(const ordo_job *job, const sharding_options *options, const sharding_callbacks *callbacks,
+                            const sharding_group_spec *specs, uint32_t n_specs, sharding **result);
+/* Collective while the session lives. Null is fine. [main] */
+void sharding_destroy(sharding *s);
+uint32_t sharding_n_groups(const sharding *s);
+sharding_group *sharding_group_at(sharding *s, uint32_t index);
+sharding_group *sharding_group_of_unit(sharding *s, uint32_t unit);
+
+/* Step events, to be forwarded. [step] */
+ordo_status sharding_step_begin(sharding *s, const ordo_step_info *info);
+ordo_status sharding_micro_begin(sharding *s, const ordo_step_info *info);
+ordo_status sharding_pre_forward(sharding *s, const ordo_unit *unit);
+ordo_status sharding_post_forward(sharding *s, const ordo_unit *unit);
+ordo_status sharding_pre_backward(sharding *s, const ordo_unit *unit);
+/* Piece `piece` of the group got its gradient in this micro-batch; pieces that got none are cleared before the reduction. */
+void sharding_grad_ready(sharding *s, sharding_group *group, uint32_t piece);
+ordo_status sharding_post_backward(sharding *s, const ordo_unit *unit);
+ordo_status sharding_micro_end(sharding *s, const ordo_step_info *info);
+ordo_status sharding_reduce(sharding *s, const ordo_step_info *info);
+ordo_status sharding_step_end(sharding *s, const ordo_step_info *info);
+ordo_status sharding_eval_begin(sharding *s);
+ordo_status sharding_eval_end(sharding *s);
+
+/* The cold tier or null, and what gathered parameters took at most, in bytes. */
+struct sharding_cold *sharding_cold_of(sharding *s);
+int64_t sharding_peak_bytes(const sharding *s);
+
+/* By hand (explicit prefetch): starts gathering, or gathers and binds; releases. ORDO_OK if it is so already. [step] */
+ordo_status sharding_unshard(sharding *s, sharding_group *group, int wait);
+ordo_status sharding_reshard(sharding *s, sharding_group *group);
+/* All parameters whole at once (state ops). release with write_back: changes reach the shards. ORDO_GATHER_ flags. [step] */
+ordo_status sharding_gather_full(sharding *s, uint32_t flags);
+ordo_status sharding_release_full(sharding *s);
+/* What a setter changes while the job runs. [step] */
+sharding_options *sharding_options_of(sharding *s);
+
+/* Records an error with the job's host and returns `status`. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 4, 5)))
+#endif
+ordo_status
+sharding_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...);
+
+#endif

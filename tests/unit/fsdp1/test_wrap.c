@@ -1,0 +1,128 @@
+/* test_wrap.c - what strategy.wrap refuses before it touches anything, with the smallest job that can ask for it. */
+#include "fsdp1.h"
+
+#include <ordo/plugin.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+extern const ordo_plugin ordo_plugin_entry;
+
+typedef struct small_job {
+  ordo_host host;
+  ordo_comm comm;
+  ordo_axis axis;
+  ordo_job job;
+  ordo_model model;
+  ordo_optimizer *optimizer;
+  const char *use_orig_params;
+  char error[1600];
+} small_job;
+
+static ordo_status fail_record(void *ctx, ordo_status status, const char *text, const char *hint)
+{
+  small_job *j = ctx;
+  snprintf(j->error, sizeof j->error, "%s (%s)", text, hint != NULL ? hint : "");
+  return status;
+}
+
+static void *allocate(void *ctx, size_t bytes, uint32_t tag)
+{
+  (void)ctx, (void)tag;
+  return calloc(1, bytes);
+}
+
+static void release(void *ctx, void *memory)
+{
+  (void)ctx;
+  free(memory);
+}
+
+static const char *option(void *ctx, const char *key)
+{
+  (void)ctx, (void)key;
+  return NULL;
+}
+
+static ordo_status option_int(void *ctx, const char *key, int64_t *value)
+{
+  const small_job *j = ctx;
+  if (strcmp(key, "use_orig_params") != 0 || j->use_orig_params == NULL)
+    return ORDO_E_NOT_FOUND;
+  *value = strcmp(j->use_orig_params, "yes") == 0;
+  return ORDO_OK;
+}
+
+static ordo_status option_real(void *ctx, const char *key, double *value)
+{
+  (void)ctx, (void)key, (void)value;
+  return ORDO_E_NOT_FOUND;
+}
+
+static ordo_optimizer *optimizer(void *ctx)
+{
+  return ((small_job *)ctx)->optimizer;
+}
+
+static const ordo_strategy *start(small_job *j, const char *use_orig_params, void **instance)
+{
+  const ordo_strategy *strategy = ordo_plugin_entry.get_extension(ORDO_STRATEGY_EXTENSION);
+  memset(j, 0, sizeof *j);
+  j->use_orig_params = use_orig_params;
+  j->host = (ordo_host){.struct_size = sizeof j->host, .ctx = j, .fail = fail_record};
+  j->comm = (ordo_comm){.struct_size = sizeof j->comm, .size = 1};
+  j->axis = (ordo_axis){.struct_size = sizeof j->axis, .name = "fsdp1", .kind = ORDO_AXIS_DATA, .size = 1, .comm = &j->comm};
+  j->model = (ordo_model){.struct_size = sizeof j->model, .name = "model"};
+  j->job = (ordo_job){.struct_size = sizeof j->job,
+                      .ctx = j,
+                      .host = &j->host,
+                      .axis = &j->axis,
+                      .model = &j->model,
+                      .alloc = allocate,
+                      .free = release,
+                      .option = option,
+                      .option_int = option_int,
+                      .option_real = option_real,
+                      .optimizer = optimizer};
+  assert_int_equal(strategy->create(&j->job, instance), ORDO_OK);
+  return strategy;
+}
+
+/* accelerate #3256, #17 of transformers PR #28830: the optimizer would go on stepping on parameters that are no longer the model. */
+static void an_optimizer_before_a_flat_wrap_is_refused(void **state)
+{
+  (void)state;
+  small_job j;
+  void *instance = NULL;
+  ordo_optimizer made_too_early = {.struct_size = sizeof made_too_early, .name = "adamw"};
+  const ordo_strategy *strategy = start(&j, "no", &instance);
+  j.optimizer = &made_too_early;
+  assert_int_equal(strategy->wrap(instance), ORDO_E_STATE);
+  assert_non_null(strstr(j.error, "'adamw' was created before strategy.wrap(fsdp1)"));
+  assert_non_null(strstr(j.error, "use_orig_params=true"));
+  strategy->destroy(instance);
+}
+
+static void destroy_takes_null(void **state)
+{
+  (void)state;
+  const ordo_strategy *strategy = ordo_plugin_entry.get_extension(ORDO_STRATEGY_EXTENSION);
+  strategy->destroy(NULL);
+  assert_null(ordo_plugin_entry.get_extension(NULL));
+  assert_null(ordo_plugin_entry.get_extension("ordo.strategy/2"));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_optimizer_before_a_flat_wrap_is_refused),
+      cmocka_unit_test(destroy_takes_null),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
