@@ -77,12 +77,15 @@ static gboolean read_signal(cli_noise *noise, const char *text)
   return TRUE;
 }
 
-/* "... has exited due to process rank 1 with PID 4711 on node x exiting improperly": it left without a word, with exit code 0. */
+/* "... has exited due to process rank 1 with PID 4711 on node x exiting improperly": it left without a word, with exit code 0. Open MPI 5
+ * says the same of a rank `calling "abort"`, which has been reported with its code before. */
 static gboolean read_desertion(cli_noise *noise, const char *text)
 {
   const char *rank = strstr(text, "has exited due to process rank ");
   if (!rank)
     return FALSE;
+  if (strstr(rank, "calling \"abort\""))
+    return TRUE;
   noise->rank = atoi(rank + strlen("has exited due to process rank "));
   noise->exit_code = 0;
   return TRUE;

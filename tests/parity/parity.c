@@ -38,7 +38,7 @@ typedef struct suite {
   ordo_context *context;
   ordo_comm_provider *comm;
   const char *strategy;
-  const char *peer; /* whose bits ordered cases must have too; null: none */
+  const char *peer; /* whose bits ordered cases must have too; null: none. On two axes a sum is a sum of sums: other bits than on one */
   int rank;
   int failed;
 } suite;

@@ -101,7 +101,6 @@ static void play(const char *scenario, gboolean plain, outcome outcomes[RANKS])
                        (char *)"--allow-run-as-root",
                        (char *)"--oversubscribe",
                        (char *)"--enable-recovery",
-                       (char *)"--quiet",
                        (char *)"-n",
                        (char *)"3",
                        program,

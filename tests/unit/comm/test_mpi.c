@@ -327,6 +327,58 @@ static void ordered_sums_agree_bit_for_bit(void **state)
     }
 }
 
+/* Three pieces with gaps, in another order on the whole side than on the shard side; the middle one is empty. */
+static void pieces_go_where_they_belong(void **state)
+{
+  static const int64_t counts[] = {1, 7, 300, 70000}; /* inline, direct, and several staging buffers */
+  (void)state;
+  for (int provider = 0; provider < 2; provider++)
+    for (size_t k = 0; k < G_N_ELEMENTS(counts); k++)
+      for (int in_window = 0; in_window < 2; in_window++) {
+        const ordo_comm *comm = comms[provider];
+        const int64_t a = counts[k], b = counts[k] / 2, size = comm->size;
+        const ordo_comm_piece pieces[3] = {{5, b * size + 3, a}, {0, 0, 0}, {5 + a + 2, 0, b}};
+        place at = place_of(provider, in_window != 0);
+        float *send = (float *)(void *)at.send, *recv = (float *)(void *)at.recv;
+        if ((size_t)((a + b) * size + 16) * sizeof(float) > buffer_bytes)
+          continue;
+        assert_true(ORDO_HAS(comm, ordo_comm, features) && (comm->features & ORDO_COMM_PIECES));
+        ordo_collective c = ordo_collective_make(ORDO_ALL_GATHER, send, recv, a + b, ORDO_F32);
+        c.pieces = pieces;
+        c.n_pieces = 3;
+        for (int64_t i = 0; i < a + b + 7; i++)
+          send[i] = (float)(1000 * comm->rank + i % 97);
+        for (int64_t i = 0; i < (a + b) * size + 3; i++)
+          recv[i] = -1.0f;
+        assert_int_equal(ordo_comm_run(comm, &c), ORDO_OK);
+        for (int r = 0; r < size; r++) {
+          for (int64_t i = 0; i < a; i++)
+            assert_true(recv[b * size + 3 + r * a + i] == (float)(1000 * r + (5 + i) % 97));
+          for (int64_t i = 0; i < b; i++)
+            assert_true(recv[r * b + i] == (float)(1000 * r + (5 + a + 2 + i) % 97));
+        }
+        for (int64_t i = 0; i < 3; i++) /* what is in no piece stays */
+          assert_true(recv[b * size + i] == -1.0f);
+        ordo_barrier(comm);
+        c.kind = ORDO_REDUCE_SCATTER;
+        c.factor = 2.0;
+        for (int64_t i = 0; i < (a + b) * size + 3; i++)
+          send[i] = (float)(comm->rank + i % 89);
+        for (int64_t i = 0; i < a + b + 7; i++)
+          recv[i] = -1.0f;
+        assert_int_equal(ordo_comm_run(comm, &c), ORDO_OK);
+        const float ranks = (float)(size * (size - 1) / 2);
+        for (int64_t i = 0; i < a; i++)
+          assert_true(recv[5 + i] == 2.0f * (ranks + (float)(size * ((b * size + 3 + comm->rank * a + i) % 89))));
+        for (int64_t i = 0; i < b; i++)
+          assert_true(recv[5 + a + 2 + i] == 2.0f * (ranks + (float)(size * ((comm->rank * b + i) % 89))));
+        for (int64_t i = 0; i < 5; i++)
+          assert_true(recv[i] == -1.0f);
+        assert_true(recv[5 + a] == -1.0f && recv[5 + a + 1] == -1.0f);
+        ordo_barrier(comm);
+      }
+}
+
 static void sleep_a_little(uint32_t *seed)
 {
   struct timespec pause = {0, (long)(next_random(seed) % 3000) * 1000};
@@ -566,6 +618,7 @@ static int run_all(void)
       cmocka_unit_test(exchanges_between_all_pairs),
       cmocka_unit_test(pairs_find_each_other),
       cmocka_unit_test(ordered_sums_agree_bit_for_bit),
+      cmocka_unit_test(pieces_go_where_they_belong),
       cmocka_unit_test(many_in_flight_with_random_delays),
       cmocka_unit_test(waiting_on_one_axis_serves_the_others),
       cmocka_unit_test(the_mesh_separates_ranks),
