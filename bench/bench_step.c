@@ -14,6 +14,7 @@
 #include <string.h>
 #include <math.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "blas_core.h"
 #include "kernels.h"
@@ -198,6 +199,18 @@ static double one_step(struct bench *b)
 
 /* ---- reports ---- */
 
+/* Other processes that want the cores make every time here longer, and the ratios less certain: said before any number is read. */
+static void report_machine(double peak, double in_run)
+{
+  double load[3] = {0.0, 0.0, 0.0};
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  int known = getloadavg(load, 3) > 0;
+  printf("machine         load average %.1f on %ld core%s; sgemm during the run at %.0f%% of its peak\n", load[0], cores, cores == 1 ? "" : "s",
+         100.0 * in_run / peak);
+  if (!known || load[0] > 0.5 * (double)cores || in_run < 0.9 * peak)
+    printf("note            the machine is not quiet: absolute times mean little, compare the ratios, and run again when it is idle\n");
+}
+
 static double peak_rss_mib(void)
 {
   char line[256];
@@ -266,8 +279,9 @@ static void print_profile(void)
 
 static int report(struct bench *b, const struct blas_core_report *core, size_t rounds, int profile)
 {
-  double *ratio = calloc(rounds * 6, sizeof *ratio);
-  double *step = ratio + rounds, *gemm = step + rounds, *forward = gemm + rounds, *backward = forward + rounds, *update = backward + rounds;
+  double *ratio = calloc(rounds * 7, sizeof *ratio);
+  double *step = ratio + rounds, *gemm = step + rounds, *forward = gemm + rounds, *backward = forward + rounds, *update = backward + rounds,
+         *rate = update + rounds;
   const struct llama_config *config = llama_get_config(b->model);
   recorder.room = 1 << 17;
   recorder.calls = calloc(recorder.room, sizeof *recorder.calls);
@@ -291,7 +305,8 @@ static int report(struct bench *b, const struct blas_core_report *core, size_t r
     forward[i] = b->forward_seconds;
     backward[i] = b->backward_seconds;
     update[i] = b->update_seconds;
-    peak = fmax(peak, blas_core_peak(0.1));
+    rate[i] = blas_core_peak(0.1);
+    peak = fmax(peak, rate[i]);
   }
   double tokens = (double)(b->batch * b->seq);
   double step_median = median(step, rounds);
@@ -300,6 +315,7 @@ static int report(struct bench *b, const struct blas_core_report *core, size_t r
          core->self_test, b->kernels->name);
   printf("model           %lld layers, hidden %lld, batch %lld x %lld, %.1f M parameters\n", (long long)config->layers,
          (long long)config->hidden, (long long)b->batch, (long long)b->seq, (double)b->n_weights / 1e6);
+  report_machine(peak, median(rate, rounds));
   printf("sgemm peak      %.1f GF/s in this run\n", peak / 1e9);
   printf("products alone  %.1f ms, %.1f GFLOP, %.1f GF/s\n", gemm_median * 1e3, recorded_flop() / 1e9, recorded_flop() / gemm_median / 1e9);
   printf("step            %.1f ms (forward %.1f, backward %.1f, norm and AdamW %.1f)\n", step_median * 1e3, median(forward, rounds) * 1e3,

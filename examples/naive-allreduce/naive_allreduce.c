@@ -2,11 +2,14 @@
  *
  * It is the smallest useful strategy and a starting point for your own. It is built outside Ordo's tree, against the installed
  * headers only. What it leaves out is what makes `ddp` fast: buckets, and communication while backward still runs. */
+
+/* snippet: includes */
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
 #include <ordo/strategy.h>
 
 #include <string.h>
+/* end */
 
 /* snippet: manifest */
 ORDO_MANIFEST("id=naive_allreduce\n"

@@ -39,6 +39,8 @@ gboolean cli_parse(ordo_cli *cli, const char *verb, const GOptionEntry *entries,
                    char ***words, int *exit_code);
 /* The global options that stand before the verb; argc and argv are moved past them. */
 gboolean cli_parse_global(ordo_cli *cli, int *argc, char ***argv, gboolean *help, int *exit_code);
+/* For a verb that is a program of its own: takes `--color WHEN` out of argv, up to `--`. FALSE: *exit_code says why. */
+gboolean cli_take_colour(ordo_cli *cli, const char *verb, int *argc, char **argv, int *exit_code);
 /* Help text of the global options. */
 char *cli_global_help(void);
 
@@ -60,6 +62,14 @@ void cli_json_string(GString *json, const char *text);
 void cli_json_member(GString *json, const char *key, const char *text);
 /* Escape sequences, empty without colour. */
 const char *cli_style(gboolean colour, const char *name);
+
+/* manifest_json.c: after the first member of an object */
+/* `"aliases": [{"name", "options"}]` */
+void cli_json_aliases(GString *json, const ordo_plugin_info *info);
+/* `"key": [{"name", "condition"}]` for the manifest lines `key` that hold names: flags, steps. */
+void cli_json_declared(GString *json, const char *key, const ordo_plugin_info *info);
+/* The '=' that ends the key of a manifest line: one inside the brackets of a condition does not. Null if there is none. */
+const char *cli_manifest_equals(const char *line);
 
 /* plan_options.c: what plan, why and why-not have in common */
 enum { CLI_RANKS_NOT_GIVEN = G_MININT };
@@ -94,6 +104,8 @@ const char *cli_libexec(void);
 char *cli_prepare_blas(void);
 
 /* mpi_run.c */
+/* Cores that this process may use, at least 1. */
+int cli_usable_cores(void);
 /* Runs `command` on `ranks` ranks of this machine under mpirun and stays its parent. Returns the exit code. */
 int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command);
 
@@ -102,7 +114,11 @@ typedef struct cli_noise cli_noise; /* takes the messages of mpirun out of the e
 cli_noise *cli_noise_new(int output);
 void cli_noise_free(cli_noise *noise);
 void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length);
-/* Everything held back is written, for a pause or the end of the stream. */
+/* The stream is quiet: what is held back is written, a paragraph that may still be closed after several pauses only. */
+void cli_noise_pause(cli_noise *noise);
+/* Paragraphs between lines of dashes that were passed on, because they say nothing about a rank. */
+int cli_noise_unknown(const cli_noise *noise);
+/* Everything held back is written, for the end of the stream. */
 void cli_noise_flush(cli_noise *noise);
 /* What mpirun said about the end: rank -1 and signal 0 if nothing, exit_code -1 if nothing. */
 gboolean cli_noise_rank_spoke(const cli_noise *noise); /* an error of the house went through */

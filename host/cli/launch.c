@@ -14,6 +14,8 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+enum { MOST_RANKS_PER_CORE = 64 };
+
 const char *cli_libexec(void)
 {
   const char *given = getauxval(AT_SECURE) ? NULL : getenv("ORDO_LIBEXEC");
@@ -112,15 +114,46 @@ static int not_installed(const ordo_cli *cli, const char *verb)
   return CLI_FAILED;
 }
 
+/* `--many-ranks` is for the launcher only. */
+static gboolean take_many_ranks(int *argc, char **argv)
+{
+  int kept = 0, n = *argc;
+  gboolean ended = FALSE, many = FALSE;
+  for (int i = 0; i < n; i++) {
+    ended |= !strcmp(argv[i], "--");
+    if (!ended && !strcmp(argv[i], "--many-ranks"))
+      many = TRUE;
+    else
+      argv[kept++] = argv[i];
+  }
+  *argc = kept;
+  return many;
+}
+
+static int too_many(const ordo_cli *cli, const char *verb, int ranks)
+{
+  int cores = cli_usable_cores();
+  g_autofree char *what = g_strdup_printf("%d ranks on %d core%s", ranks, cores, cores == 1 ? "" : "s");
+  g_autofree char *where = g_strdup_printf("ordo %s --ranks", verb);
+  g_autofree char *why = g_strdup_printf("more than %d ranks per core are most likely a mistake, and can bring the machine down",
+                                         MOST_RANKS_PER_CORE);
+  cli_error(cli, "E-RUN-MANY-RANKS", what, where, why, "use fewer ranks, or add --many-ranks if this is meant");
+  return CLI_USAGE;
+}
+
 int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
 {
   g_autofree char *program = cli_program(verb);
   g_autoptr(GPtrArray) words = g_ptr_array_new();
   const char *launcher = NULL;
-  int ranks = 0, around = ranks_around_us(&launcher);
+  int ranks = 0, code = CLI_DONE, around = ranks_around_us(&launcher);
+  gboolean many;
 
   if (!program)
     return not_installed(cli, verb);
+  if (!cli_take_colour(cli, verb, &argc, argv, &code))
+    return code;
+  many = take_many_ranks(&argc, argv);
   g_ptr_array_add(words, program);
   for (int i = 1; i < argc; i++)
     g_ptr_array_add(words, argv[i]);
@@ -130,6 +163,8 @@ int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
     g_autofree char *what = g_strdup_printf("--ranks %d, but %d ranks were already started", ranks, around);
     return cli_usage(cli, verb, what, launcher, "leave --ranks out, or start as many ranks as it says");
   }
+  if (!around && !many && ranks > MOST_RANKS_PER_CORE * cli_usable_cores())
+    return too_many(cli, verb, ranks);
   if (cli->plugin_path) {
     g_ptr_array_add(words, (gpointer) "--plugin-path");
     g_ptr_array_add(words, cli->plugin_path);
@@ -139,6 +174,7 @@ int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
   g_ptr_array_add(words, NULL);
 
   g_free(cli_prepare_blas());
+  setenv("ORDO_COLOUR_ERRORS", cli->colour_error ? "1" : "0", 1); /* the ranks write into a pipe and cannot see the terminal */
   setenv("HWLOC_HIDE_ERRORS", "2", 0); /* without /sys (containers) the topology library warns on every start, to no use */
   if (!around && ranks > 1)
     return cli_mpi_run(cli, ranks, (const char *const *)words->pdata);

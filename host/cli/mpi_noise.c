@@ -3,7 +3,8 @@
  * When a rank ends badly, mpirun writes up to three paragraphs between lines of dashes. They say which rank and which signal or exit
  * code, and bury the error that the rank itself printed. This filter passes everything else through as it comes (a line that is not
  * finished too, so that progress shows), keeps those paragraphs back and reads the facts from them; the launcher then says it in one error.
- * A paragraph that is not known is passed through unchanged.
+ * A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so one is
+ * given time to close before it is passed on.
  */
 #include "cli.h"
 
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RULE_DASHES = 20, MOST_LINES = 40 };
+enum { RULE_DASHES = 20, MOST_LINES = 40, MOST_PAUSES = 10 };
 
 struct cli_noise {
   int output;
@@ -22,6 +23,8 @@ struct cli_noise {
   gboolean midline;    /* the start of the current line was written */
   gboolean rank_spoke; /* a rank has printed an error of the house */
   gboolean aborted;    /* `rank` is one that called MPI_Abort */
+  int pauses;          /* since the last text */
+  int unknown;         /* paragraphs that were passed on */
   int rank, signal_number, exit_code;
 };
 
@@ -146,6 +149,12 @@ static gboolean is_tally(const char *line)
                   (strstr(text, "] Set MCA parameter \"") && strstr(text, "to see all help / error messages")));
 }
 
+/* An error of the house, with or without colour. */
+static gboolean is_error(const char *line)
+{
+  return g_str_has_prefix(line, "error E-") || g_str_has_prefix(line, "\033[1;31merror\033[0m E-");
+}
+
 static void take_line(cli_noise *noise)
 {
   gboolean rule = !noise->midline && is_rule(noise->line->str, noise->line->len);
@@ -154,7 +163,7 @@ static void take_line(cli_noise *noise)
     return;
   }
   if (noise->held_lines == 0 && !rule) {
-    noise->rank_spoke |= !noise->midline && g_str_has_prefix(noise->line->str, "error E-");
+    noise->rank_spoke |= !noise->midline && is_error(noise->line->str);
     write_out(noise, noise->line);
     return;
   }
@@ -164,6 +173,8 @@ static void take_line(cli_noise *noise)
   if (rule && noise->held_lines > 1) {
     if (is_known(noise))
       g_string_truncate(noise->held, 0);
+    else
+      noise->unknown++;
     write_out(noise, noise->held);
     noise->held_lines = 0;
   } else if (noise->held_lines > MOST_LINES) {
@@ -174,6 +185,7 @@ static void take_line(cli_noise *noise)
 
 void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
 {
+  noise->pauses = 0;
   while (length > 0) {
     const char *end = memchr(bytes, '\n', length);
     gsize n = end ? (gsize)(end - bytes) + 1 : length;
@@ -185,7 +197,7 @@ void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
       noise->midline = FALSE;
     }
   }
-  if (noise->line->len && noise->held_lines == 0 && (noise->midline || !strchr("-[e", noise->line->str[0]))) {
+  if (noise->line->len && noise->held_lines == 0 && (noise->midline || !strchr("-[e\033", noise->line->str[0]))) {
     write_out(noise, noise->line);
     noise->midline = TRUE;
   }
@@ -199,6 +211,17 @@ void cli_noise_flush(cli_noise *noise)
   write_out(noise, noise->held_lines ? noise->held : noise->line);
   g_string_truncate(noise->line, 0);
   noise->held_lines = 0;
+}
+
+void cli_noise_pause(cli_noise *noise)
+{
+  if (noise->held_lines == 0 || ++noise->pauses >= MOST_PAUSES)
+    cli_noise_flush(noise);
+}
+
+int cli_noise_unknown(const cli_noise *noise)
+{
+  return noise->unknown;
 }
 
 gboolean cli_noise_rank_spoke(const cli_noise *noise)

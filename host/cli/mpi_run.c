@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,19 +32,33 @@ typedef struct mpi_job {
   int pushes;       /* signals sent so far */
 } mpi_job;
 
-static int usable_cores(void)
+int cli_usable_cores(void)
 {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static GPtrArray *command_line(const char *mpirun, int ranks, const char *const *command)
+/* MPI's own exchange inside a node wants about 4 MiB of shared memory per rank and does not start without; containers are often given less.
+ * The two names are those of Open MPI 4 and 5. */
+static void avoid_small_shared_memory(int ranks)
+{
+  const guint64 per_rank = 8 << 20;
+  struct statvfs shm;
+  if (statvfs("/dev/shm", &shm) == 0 && (guint64)shm.f_bavail * shm.f_frsize >= per_rank * (guint64)ranks)
+    return;
+  setenv("OMPI_MCA_btl_vader_backing_directory", g_get_tmp_dir(), 0);
+  setenv("OMPI_MCA_btl_sm_backing_directory", g_get_tmp_dir(), 0);
+}
+
+/* The name of the program is given without a directory, as a shell does: from a path mpirun concludes where Open MPI is installed, and
+ * from /bin/mpirun, which is /usr/bin/mpirun, it concludes wrongly. */
+static GPtrArray *command_line(int ranks, const char *const *command)
 {
   GPtrArray *args = g_ptr_array_new_with_free_func(g_free);
   const char *const always[] = {"--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "^tcp,openib,uct,ofi,usnic"};
-  gboolean crowded = ranks > usable_cores();
+  gboolean crowded = ranks > cli_usable_cores();
 
-  g_ptr_array_add(args, g_strdup(mpirun));
+  g_ptr_array_add(args, g_strdup("mpirun"));
   g_ptr_array_add(args, g_strdup("-n"));
   g_ptr_array_add(args, g_strdup_printf("%d", ranks));
   if (geteuid() == 0)
@@ -54,6 +69,7 @@ static GPtrArray *command_line(const char *mpirun, int ranks, const char *const 
     g_ptr_array_add(args, g_strdup("--oversubscribe"));
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   }
+  avoid_small_shared_memory(ranks);
   for (; *command; command++)
     g_ptr_array_add(args, g_strdup(*command));
   g_ptr_array_add(args, NULL);
@@ -61,7 +77,7 @@ static GPtrArray *command_line(const char *mpirun, int ranks, const char *const 
 }
 
 /* In the child: a process group of its own, so that Ctrl-C reaches mpirun once and through us; it ends when we do. */
-static void become_mpirun(GPtrArray *args, int errors, const sigset_t *old_mask, pid_t parent)
+static void become_mpirun(const char *mpirun, GPtrArray *args, int errors, const sigset_t *old_mask, pid_t parent)
 {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -71,7 +87,7 @@ static void become_mpirun(GPtrArray *args, int errors, const sigset_t *old_mask,
   if (!nothing || dup2(errors, STDERR_FILENO) < 0)
     _exit(CLI_FAILED);
   sigprocmask(SIG_SETMASK, old_mask, NULL);
-  execv(args->pdata[0], (char *const *)args->pdata);
+  execv(mpirun, (char *const *)args->pdata);
   _exit(127);
 }
 
@@ -136,7 +152,7 @@ static int attend(mpi_job *job, cli_noise *noise)
     struct pollfd polled[] = {{.fd = job->errors, .events = POLLIN}, {.fd = job->signals, .events = POLLIN}};
     int n = poll(polled, G_N_ELEMENTS(polled), PAUSE_MS);
     if (n == 0)
-      cli_noise_flush(noise);
+      cli_noise_pause(noise);
     if (n > 0 && polled[1].revents)
       take_signal(job);
     if (n > 0 && polled[0].revents) {
@@ -179,7 +195,7 @@ int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command)
               "install it (./dev setup, or the package openmpi-bin), or use --ranks 1");
     return CLI_FAILED;
   }
-  args = command_line(mpirun, ranks, command);
+  args = command_line(ranks, command);
   sigemptyset(&mask);
   sigaddset(&mask, SIGINT);
   sigaddset(&mask, SIGTERM);
@@ -196,7 +212,7 @@ int cli_mpi_run(ordo_cli *cli, int ranks, const char *const *command)
   job.mpirun = fork();
   if (job.mpirun == 0) {
     close(ends[0]);
-    become_mpirun(args, ends[1], &old_mask, parent);
+    become_mpirun(mpirun, args, ends[1], &old_mask, parent);
   }
   close(ends[1]);
   if (job.mpirun < 0) {

@@ -26,6 +26,23 @@ static int rank_lost(const ordo_cli *cli, int ranks, int rank, int signal_number
   return CLI_FAILED;
 }
 
+static int stopped(const ordo_cli *cli, int signal_number)
+{
+  g_autofree char *what = g_strdup_printf("the run was stopped by signal %d (%s)", signal_number, strsignal(signal_number));
+  cli_error(cli, "E-RUN-STOPPED", what, NULL, "the ranks were told to end, did not do so by themselves, and were killed",
+            "start again; files already written are complete");
+  return CLI_FAILED;
+}
+
+/* Without a message of its own mpirun ends after a signal only; when it cannot start the ranks it says so. */
+static int mpirun_stopped(const ordo_cli *cli)
+{
+  cli_error(cli, "E-RUN-STOPPED", "mpirun was told to end", NULL,
+            "somebody sent a signal to it, and not to ordo\nthe ranks ended after their step; what they saved stands above",
+            "to stop a run, send SIGINT or SIGTERM to ordo itself");
+  return CLI_FAILED;
+}
+
 /* The exit code of the job. */
 int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int interrupted, int status)
 {
@@ -33,10 +50,10 @@ int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int 
   cli_noise_verdict(noise, &rank, &signal_number, &exit_code);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
     return CLI_DONE;
-  if (interrupted) {
-    fprintf(stderr, "ordo: ended by signal %d (%s); all ranks were told to end\n", interrupted, strsignal(interrupted));
-    return 128 + interrupted;
-  }
+  if (interrupted && !signal_number && exit_code > 0 && exit_code <= CLI_REFUSED)
+    return exit_code; /* the ranks ended in their own way after the signal, and have said how */
+  if (interrupted)
+    return stopped(cli, interrupted);
   if (signal_number)
     return rank_lost(cli, ranks, rank, signal_number);
   int code = exit_code >= 0 ? exit_code : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -51,6 +68,8 @@ int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int 
   }
   if (code > 128 && code < 160)
     return rank_lost(cli, ranks, rank, code - 128);
+  if (code == CLI_FAILED && cli_noise_unknown(noise) == 0)
+    return mpirun_stopped(cli);
   g_autofree char *why =
       code >= 0 ? g_strdup_printf("mpirun ended with exit code %d; its message stands above", code) : g_strdup("mpirun was killed");
   cli_error(cli, "E-RUN-LAUNCH", "the ranks could not be run", NULL, why, "ordo doctor shows whether MPI works here");

@@ -186,6 +186,29 @@ gboolean cli_parse_global(ordo_cli *cli, int *argc, char ***argv, gboolean *help
   return good;
 }
 
+gboolean cli_take_colour(ordo_cli *cli, const char *verb, int *argc, char **argv, int *exit_code)
+{
+  int kept = 0, n = *argc;
+  gboolean ended = FALSE, good = TRUE;
+  for (int i = 0; i < n; i++) {
+    global_options o = {0};
+    ended |= !strcmp(argv[i], "--");
+    if (!ended && !strcmp(argv[i], "--color"))
+      o.colour = g_strdup(++i < n ? argv[i] : "");
+    else if (!ended && g_str_has_prefix(argv[i], "--color="))
+      o.colour = g_strdup(argv[i] + strlen("--color="));
+    else
+      argv[kept++] = argv[i];
+    if (o.colour && good && !apply_global(cli, &o)) {
+      *exit_code = cli_usage(cli, verb, "--color takes auto, always or never", *o.colour ? o.colour : NULL, NULL);
+      good = FALSE;
+    }
+    global_options_clear(&o);
+  }
+  *argc = kept;
+  return good;
+}
+
 char *cli_global_help(void)
 {
   global_options o = {0};

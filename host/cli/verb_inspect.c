@@ -39,6 +39,16 @@ static void print_field(const char *label, const char *text)
     printf("  %-8s %s\n", label, text);
 }
 
+/* Findings of a manifest are joined with "; ": one a line. */
+static void print_reason(const char *reason)
+{
+  g_auto(GStrv) parts = g_strsplit(reason ? reason : "", "); ", -1);
+  for (int i = 0; parts[i]; i++) {
+    g_autofree char *part = g_strconcat(parts[i], parts[i + 1] ? ")" : "", NULL);
+    print_field(i ? "" : "reason", part);
+  }
+}
+
 static void print_text(const ordo_cli *cli, const ordo_plugin_info *info)
 {
   const char *bold = cli_style(cli->colour_out, "bold"), *dim = cli_style(cli->colour_out, "dim"), *off = cli_style(cli->colour_out, "off");
@@ -46,7 +56,7 @@ static void print_text(const ordo_cli *cli, const ordo_plugin_info *info)
   printf("%s%s %s%s   %s   %s\n", bold, info->id ? info->id : "(no id)", info->version ? info->version : "", off,
          name_in(kinds, G_N_ELEMENTS(kinds), info->kind), name_in(states, G_N_ELEMENTS(states), info->state));
   print_field("summary", info->summary);
-  print_field("reason", info->reason);
+  print_reason(info->reason);
   print_field("file", info->path);
   print_field("found in", info->source);
   print_field("license", info->license);
@@ -68,6 +78,34 @@ static void print_text(const ordo_cli *cli, const ordo_plugin_info *info)
       printf("    %s%3d%s  %s\n", dim, i + 1, off, lines[i]);
 }
 
+/* One object per line that says something: number, key, condition in brackets (or null), value. */
+static void append_manifest(GString *json, const char *manifest)
+{
+  g_auto(GStrv) lines = g_strsplit(manifest ? manifest : "", "\n", -1);
+  gboolean first = TRUE;
+  if (!manifest) {
+    g_string_append(json, ", \"manifest\": null");
+    return;
+  }
+  g_string_append(json, ", \"manifest\": [");
+  for (int i = 0; lines[i]; i++) {
+    const char *equals = cli_manifest_equals(lines[i]);
+    if (!*lines[i] || *lines[i] == '#')
+      continue;
+    g_autofree char *left = g_strndup(lines[i], equals ? (gsize)(equals - lines[i]) : strlen(lines[i]));
+    char *bracket = strchr(left, '['), *close = bracket ? strrchr(left, ']') : NULL;
+    if (close)
+      *bracket = *close = '\0';
+    g_string_append_printf(json, "%s{\"line\": %d", first ? "" : ", ", i + 1);
+    cli_json_member(json, "key", left);
+    cli_json_member(json, "condition", close ? bracket + 1 : NULL);
+    cli_json_member(json, "value", equals ? equals + 1 : NULL);
+    g_string_append_c(json, '}');
+    first = FALSE;
+  }
+  g_string_append_c(json, ']');
+}
+
 static void print_json(const ordo_plugin_info *info)
 {
   static const char *const keys[] = {"name", "type", "default", "range", "help"};
@@ -82,9 +120,9 @@ static void print_json(const ordo_plugin_info *info)
   cli_json_member(json, "license", info->license);
   cli_json_member(json, "path", info->path);
   cli_json_member(json, "source", info->source);
-  cli_json_member(json, "aliases", info->aliases);
-  cli_json_member(json, "flags", info->flags);
-  cli_json_member(json, "steps", info->steps);
+  cli_json_aliases(json, info);
+  cli_json_declared(json, "flags", info);
+  cli_json_declared(json, "steps", info);
   g_string_append(json, ", \"options\": [");
   for (guint i = 0; i < options->len; i++) {
     char **f = options->pdata[i];
@@ -94,7 +132,7 @@ static void print_json(const ordo_plugin_info *info)
     g_string_append(json, "}");
   }
   g_string_append(json, "]");
-  cli_json_member(json, "manifest", info->manifest);
+  append_manifest(json, info->manifest);
   g_string_append(json, "}");
   cli_print(json->str);
 }

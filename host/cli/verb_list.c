@@ -30,21 +30,37 @@ static void append_json(GString *json, const ordo_plugin_info *info)
   cli_json_member(json, "source", info->source);
   cli_json_member(json, "path", info->path);
   cli_json_member(json, "summary", info->summary);
-  cli_json_member(json, "aliases", info->aliases);
+  cli_json_aliases(json, info);
   cli_json_member(json, "reason", info->reason);
   g_string_append(json, "}");
+}
+
+/* The beginning of a long reason, up to the end of a word: the whole of it is what `inspect` is for. */
+static char *short_reason(const char *reason)
+{
+  enum { LONGEST = 110 };
+  const char *end = reason;
+  glong length = 0;
+  for (const char *p = reason; *p && length < LONGEST; p = g_utf8_next_char(p), length++)
+    if (*p == ' ')
+      end = p;
+  if (g_utf8_strlen(reason, -1) <= LONGEST)
+    return g_strdup(reason);
+  g_autofree char *start = g_strndup(reason, (gsize)(end - reason));
+  return g_strdup_printf("%s ...", start);
 }
 
 static void print_row(const ordo_cli *cli, const ordo_plugin_info *info, int id_width, int version_width)
 {
   g_autofree char *label = label_of(info);
   const char *colour = info->state == ORDO_PLUGIN_USABLE ? "green" : info->state == ORDO_PLUGIN_SHADOWED ? "dim" : "red";
-  const char *text = info->state == ORDO_PLUGIN_USABLE ? info->summary : info->reason;
-  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width,
-         info->version ? info->version : "-", cli_style(cli->colour_out, colour), state_name(info->state),
-         cli_style(cli->colour_out, "off"), text ? text : "");
+  const char *full = info->state == ORDO_PLUGIN_USABLE ? info->summary : info->reason;
+  g_autofree char *text = short_reason(full ? full : "");
+  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width, info->version ? info->version : "-",
+         cli_style(cli->colour_out, colour), state_name(info->state), cli_style(cli->colour_out, "off"), text);
   if (info->state != ORDO_PLUGIN_USABLE)
-    printf("%-*s  %s (%s)\n", id_width, "", info->path ? info->path : "-", info->source ? info->source : "-");
+    printf("%-*s  %s (%s)%s\n", id_width, "", info->path ? info->path : "-", info->source ? info->source : "-",
+           full && strcmp(text, full) ? "; all of it: ordo inspect FILE" : "");
 }
 
 static void print_table(const ordo_cli *cli, const GPtrArray *shown)

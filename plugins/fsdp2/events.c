@@ -1,8 +1,8 @@
 /* events.c - what a training step means for parameters.
  *
- * The sharding core says when a group is gathered, released and reduced; here its parameters are bound and its leaves reported. After the last
- * micro-batch all ranks agree on which parameters had a gradient at all: one that nobody used keeps none, so weight decay and momentum leave
- * it alone, exactly as on one rank. One that some rank used is summed with zeros from the others.
+ * The sharding core says when a group is gathered, released and reduced; here its parameters are bound and its leaves reported. After the
+ * last micro-batch all ranks agree on which parameters had a gradient at all: one that nobody used keeps none, so weight decay and momentum
+ * leave it alone, exactly as on one rank. One that some rank used is summed with zeros from the others.
  */
 #include "fsdp2.h"
 

@@ -1,9 +1,9 @@
 /* fsdp2.c - the strategy `fsdp2`: every parameter stays itself, and every rank keeps some of its rows.
  *
- * This file is the manifest, the tables and the life cycle. The idea of the strategy: a parameter, its gradient and its optimizer state exist once
- * over all ranks, cut along dimension 0; the parameters of a unit are whole only while it computes. Because a leaf becomes exactly one leaf,
- * groups, decay masks, frozen subsets and state of an optimizer that exists already carry over element by element, and model and
- * optimizer are prepared in one step that either happens to both or to none (flag requires_joint_prepare).
+ * This file is the manifest, the tables and the life cycle. The idea of the strategy: a parameter, its gradient and its optimizer state
+ * exist once over all ranks, cut along dimension 0; the parameters of a unit are whole only while it computes. Because a leaf becomes
+ * exactly one leaf, groups, decay masks, frozen subsets and state of an optimizer that exists already carry over element by element, and
+ * model and optimizer are prepared in one step that either happens to both or to none (flag requires_joint_prepare).
  */
 #include "fsdp2.h"
 
@@ -41,7 +41,8 @@ ORDO_MANIFEST(
     "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions and between micro-batches; unset: that of param_dtype\n"
     "option=output_dtype|dtype|f32|f32,bf16,f16|type of activations that leave a unit; only f32\n"
     "option=divide_factor|real||0.0..|divide gradients by this instead of the number of ranks; unset: the mean over all tokens\n"
-    "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less memory\n"
+    "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
+    "memory\n"
     "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
@@ -61,7 +62,8 @@ void *fsdp2_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag
 static ordo_status create(const ordo_job *job, void **instance)
 {
   if (job->axis == NULL)
-    return sharding_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data", "fsdp2 was given no mesh axis");
+    return sharding_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data",
+                         "fsdp2 was given no mesh axis");
   fsdp2 *self = fsdp2_alloc(job, 1, sizeof *self, ORDO_MEM_OTHER);
   if (self == NULL)
     return ORDO_E_NOMEM;

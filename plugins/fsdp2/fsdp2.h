@@ -28,10 +28,10 @@ typedef struct fsdp2_shard {
   uint32_t piece;            /* inside the group */
   int ignored;
   int trainable;
-  int64_t rows;     /* that this rank computes with */
-  int64_t row;      /* elements of one */
-  int64_t chunk;    /* rows of a rank: rows / ranks, rounded up */
-  int64_t begin;    /* rows [begin, end) are this rank's; may be none */
+  int64_t rows;  /* that this rank computes with */
+  int64_t row;   /* elements of one */
+  int64_t chunk; /* rows of a rank: rows / ranks, rounded up */
+  int64_t begin; /* rows [begin, end) are this rank's; may be none */
   int64_t end;
   int64_t shard_offset; /* elements, in the shard of the group and in the whole */
   int64_t full_offset;

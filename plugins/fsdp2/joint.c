@@ -1,10 +1,10 @@
 /* joint.c - strategy.prepare_joint: the model is sharded and its optimizer follows, in one transaction.
  *
- * Everything that can fail without touching the model comes first: layout, memory, groups. Then one call of replace_leaves moves leaves, groups and
- * state of the optimizer; the host undoes all of it when any part refuses. After an error nothing is left of the attempt.
+ * Everything that can fail without touching the model comes first: layout, memory, groups. Then one call of replace_leaves moves leaves,
+ * groups and state of the optimizer; the host undoes all of it when any part refuses. After an error nothing is left of the attempt.
  *
- * Guarded against: the two halves being prepared apart. An optimizer that nobody moved would step on the old storage and train nothing, and state
- * keyed by old leaves (Adagrad's, built in its constructor) would be lost: accelerate #3855.
+ * Guarded against: the two halves being prepared apart. An optimizer that nobody moved would step on the old storage and train nothing, and
+ * state keyed by old leaves (Adagrad's, built in its constructor) would be lost: accelerate #3855.
  */
 #include "fsdp2.h"
 
@@ -73,7 +73,8 @@ static void describe_shard(const fsdp2 *self, const fsdp2_shard *shard, ordo_lea
   spec->placement.chunks = chunk;
 }
 
-/* Neither sharded nor reduced: whole on every rank, in storage of its own unless it came with some. Its gradient is this rank's business. */
+/* Neither sharded nor reduced: whole on every rank, in storage of its own unless it came with some. Its gradient is this rank's business.
+ */
 static ordo_status describe_ignored(const fsdp2 *self, fsdp2_shard *shard, ordo_leaf_spec *spec)
 {
   const ordo_leaf *leaf = shard->old_leaf;
@@ -128,9 +129,10 @@ static ordo_status check_halves(const fsdp2 *self, const ordo_optimizer *optimiz
     return sharding_fail(job, ORDO_E_STATE, "prepare a model once: a second time would shard the shards",
                          "strategy.prepare_joint(fsdp2) was called twice for model '%s'", job->model->name);
   if (optimizer == NULL && job->model->trained && !job->eval_only)
-    return sharding_fail(job, ORDO_E_STATE, "pass the optimizer with the model; only an evaluation has none",
-                         "strategy.prepare_joint(fsdp2) was given model '%s' without its optimizer, which would go on stepping on the old parameters",
-                         job->model->name);
+    return sharding_fail(
+        job, ORDO_E_STATE, "pass the optimizer with the model; only an evaluation has none",
+        "strategy.prepare_joint(fsdp2) was given model '%s' without its optimizer, which would go on stepping on the old parameters",
+        job->model->name);
   if (optimizer != known)
     return sharding_fail(job, ORDO_E_STATE, "prepare a model together with the optimizer that was made for it",
                          "strategy.prepare_joint(fsdp2) was given optimizer '%s', which is not that of model '%s'",

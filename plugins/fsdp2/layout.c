@@ -1,7 +1,7 @@
 /* layout.c - how each leaf is cut, and which leaves travel together.
  *
- * Rows are cut as torch.chunk does: every rank gets ceil(rows / ranks), the last ones less or nothing. In a message each rank sends that many rows,
- * so a gathered parameter stands whole and in order, with its padding behind it, and nothing has to be copied out.
+ * Rows are cut as torch.chunk does: every rank gets ceil(rows / ranks), the last ones less or nothing. In a message each rank sends that
+ * many rows, so a gathered parameter stands whole and in order, with its padding behind it, and nothing has to be copied out.
  *
  * It looks at the description of the model alone, so all ranks come to the same layout and the same refusal. Guarded against: tied
  * parameters in two groups (gathered and trained apart), parameters that are no fp32, and a model that is sharded along this axis already.
@@ -36,9 +36,10 @@ static ordo_status check_ignored(const fsdp2 *self)
     for (uint32_t p = 0; p < model->n_params; p++)
       hits += sharding_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
     if (hits == 0)
-      return sharding_fail(self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
-                           "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
-                           self->options.ignored, i, model->name);
+      return sharding_fail(
+          self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
+          "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
+          self->options.ignored, i, model->name);
   }
   return ORDO_OK;
 }
@@ -69,17 +70,18 @@ static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
     return sharding_fail(job, ORDO_E_STALE, "this is a defect of the step that replaced it", "leaf '%s' was replaced by %s", leaf->name,
                          leaf->replaced_by != NULL ? leaf->replaced_by : "another step");
   if (leaf->placement->data[job->axis->index] == ORDO_SHARD)
-    return sharding_fail(job, ORDO_E_STATE, "shard a model once along one axis", "leaf '%s' is sharded along axis '%s' already: the model was prepared before",
-                         leaf->name, job->axis->name);
+    return sharding_fail(job, ORDO_E_STATE, "shard a model once along one axis",
+                         "leaf '%s' is sharded along axis '%s' already: the model was prepared before", leaf->name, job->axis->name);
   if (leaf->dtype != ORDO_F32 || leaf->opaque != NULL || leaf->grad_dtype != ORDO_F32)
-    return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep weights in f32 and set fsdp2:param_dtype, or exclude the parameter with fsdp2:ignored=NAME",
+    return sharding_fail(job, ORDO_E_UNSUPPORTED,
+                         "keep weights in f32 and set fsdp2:param_dtype, or exclude the parameter with fsdp2:ignored=NAME",
                          "parameter '%s' is %s with gradients of %s; the parameters of a group must all be f32", leaf->name,
                          leaf->opaque != NULL ? leaf->opaque->name : dtype_name(leaf->dtype), dtype_name(leaf->grad_dtype));
   if (leaf->device != 0)
     return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep the leaf on the CPU", "leaf '%s' lives on device %d", leaf->name, leaf->device);
   if (leaf->placement->n_chunks > 1 || (leaf->placement->n_chunks == 1 && leaf->placement->chunks->kind != ORDO_CHUNK_RECT))
-    return sharding_fail(job, ORDO_E_UNSUPPORTED, "put the strategy that cuts rectangles first", "leaf '%s' is no single rectangle of a parameter",
-                         leaf->name);
+    return sharding_fail(job, ORDO_E_UNSUPPORTED, "put the strategy that cuts rectangles first",
+                         "leaf '%s' is no single rectangle of a parameter", leaf->name);
   return ORDO_OK;
 }
 

@@ -18,8 +18,8 @@ static float *storage_of(const fsdp2 *self, const ordo_leaf *leaf, int32_t slot)
 
 static ordo_status outside(const fsdp2 *self, const ordo_leaf *leaf)
 {
-  return sharding_fail(self->job, ORDO_E_INVALID, "ask for rectangles inside leaf->placement", "a chunk does not lie in what this rank holds of leaf '%s'",
-                       leaf->name);
+  return sharding_fail(self->job, ORDO_E_INVALID, "ask for rectangles inside leaf->placement",
+                       "a chunk does not lie in what this rank holds of leaf '%s'", leaf->name);
 }
 
 /* Where element `index` (within the chunk) of the chunk stands in the leaf: both are rectangles of one parameter. */
@@ -36,7 +36,8 @@ static int inside(const ordo_chunk *held, const ordo_chunk *chunk)
   if (chunk->kind != ORDO_CHUNK_RECT || chunk->param != held->param || chunk->ndim != held->ndim)
     return 0;
   for (uint32_t d = 0; d < held->ndim; d++)
-    if (chunk->extent[d] < 0 || chunk->offset[d] < held->offset[d] || chunk->offset[d] + chunk->extent[d] > held->offset[d] + held->extent[d])
+    if (chunk->extent[d] < 0 || chunk->offset[d] < held->offset[d] ||
+        chunk->offset[d] + chunk->extent[d] > held->offset[d] + held->extent[d])
       return 0;
   return 1;
 }

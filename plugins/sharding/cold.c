@@ -54,8 +54,8 @@ ordo_status sharding_cold_create(const ordo_job *job, const char *directory, sha
   if (directory == NULL)
     return ORDO_OK;
   if (directory[0] == '\0' || strlen(directory) >= sizeof((sharding_cold *)0)->directory)
-    return sharding_fail(job, ORDO_E_INVALID, "write offload=disk:DIR with a directory on a real disk", "the directory of the cold tier is '%.80s'",
-                         directory);
+    return sharding_fail(job, ORDO_E_INVALID, "write offload=disk:DIR with a directory on a real disk",
+                         "the directory of the cold tier is '%.80s'", directory);
   sharding_cold *cold = job->alloc(job->ctx, sizeof *cold, ORDO_MEM_OTHER);
   if (cold == NULL)
     return sharding_fail(job, ORDO_E_NOMEM, "free memory", "no memory for the cold tier");
@@ -106,8 +106,8 @@ static void *append(sharding_cold *cold, size_t bytes)
   if (error == 0)
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, cold->file, cold->end);
   if (memory == MAP_FAILED) {
-    sharding_fail(cold->job, ORDO_E_IO, "free space there, or choose another directory", "offload: %zu bytes in '%s': %s", bytes, cold->directory,
-                  strerror(error != 0 ? error : errno));
+    sharding_fail(cold->job, ORDO_E_IO, "free space there, or choose another directory", "offload: %zu bytes in '%s': %s", bytes,
+                  cold->directory, strerror(error != 0 ? error : errno));
     return NULL;
   }
   if (!remember(cold, memory, cold->end)) {
@@ -159,6 +159,7 @@ ordo_status sharding_cold_take_optimizer(sharding_cold *cold)
   const ordo_allocator allocator = {sizeof allocator, cold, allocator_alloc, allocator_free};
   const ordo_job *job = cold->job;
   if (!ORDO_CAN(job, ordo_job, set_allocator))
-    return sharding_fail(job, ORDO_E_UNSUPPORTED, "use a newer libordo, or offload=none", "offload: this host cannot place optimizer state");
+    return sharding_fail(job, ORDO_E_UNSUPPORTED, "use a newer libordo, or offload=none",
+                         "offload: this host cannot place optimizer state");
   return job->set_allocator(job->ctx, ORDO_MEM_OPTIMIZER, &allocator);
 }

@@ -1,8 +1,8 @@
 /* cold.h - the cold tier: memory that is a file on disk, mapped.
  *
- * Shards, gradients and optimizer state that are touched once a step need not be in memory all the time. Mapped from a file, the kernel writes
- * what it must evict and reads it again, so a job runs whose state is larger than the memory it may use. The file has no name: it goes away
- * with the process, however that ends.
+ * Shards, gradients and optimizer state that are touched once a step need not be in memory all the time. Mapped from a file, the kernel
+ * writes what it must evict and reads it again, so a job runs whose state is larger than the memory it may use. The file has no name: it
+ * goes away with the process, however that ends.
  */
 #ifndef SHARDING_COLD_H
 #define SHARDING_COLD_H

@@ -190,8 +190,8 @@ ordo_status sharding_unshard(sharding *s, sharding_group *group, int wait)
 ordo_status sharding_reshard(sharding *s, sharding_group *group)
 {
   if (group->run->in_backward)
-    return sharding_fail(s->job, ORDO_E_STATE, "reshard it after post_backward of its last unit", "group '%s' is in its backward and cannot be released",
-                         group->name);
+    return sharding_fail(s->job, ORDO_E_STATE, "reshard it after post_backward of its last unit",
+                         "group '%s' is in its backward and cannot be released", group->name);
   return sharding_release(s, group);
 }
 

@@ -1,7 +1,7 @@
 /* groups.c - groups and their memory: made once, before leaves are replaced.
  *
- * Shards and gradient buffers come from the communicator: on one node that is a window shared by the ranks, and a collective on it reads the
- * other ranks' shards where they lie. They are counted as weights and gradients, not as communication. With a cold tier shards and
+ * Shards and gradient buffers come from the communicator: on one node that is a window shared by the ranks, and a collective on it reads
+ * the other ranks' shards where they lie. They are counted as weights and gradients, not as communication. With a cold tier shards and
  * reduced gradients lie in its file instead.
  */
 #include "private.h"
@@ -53,8 +53,8 @@ static ordo_status check_pieces(const ordo_job *job, const sharding_group_spec *
 {
   for (uint32_t i = 0; i < spec->n_pieces; i++)
     if (spec->pieces[i].count < 0 || spec->pieces[i].shard_offset < 0 || spec->pieces[i].full_offset < 0)
-      return sharding_fail(job, ORDO_E_INTERNAL, "report this as a defect of the strategy", "group '%s': piece %u has a negative size or place",
-                           spec->name, i);
+      return sharding_fail(job, ORDO_E_INTERNAL, "report this as a defect of the strategy",
+                           "group '%s': piece %u has a negative size or place", spec->name, i);
   return ORDO_OK;
 }
 
@@ -119,7 +119,8 @@ static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint3
   snprintf(group->run->label, sizeof group->run->label, "%s", spec->name);
   for (uint32_t i = 0; i < spec->n_units; i++) {
     if (spec->units[i] >= s->n_units || s->group_of_unit[spec->units[i]] >= 0)
-      return sharding_fail(s->job, ORDO_E_INTERNAL, "report this as a defect of the strategy", "unit %u stands in no or two groups", spec->units[i]);
+      return sharding_fail(s->job, ORDO_E_INTERNAL, "report this as a defect of the strategy", "unit %u stands in no or two groups",
+                           spec->units[i]);
     s->group_of_unit[spec->units[i]] = (int32_t)index;
   }
   measure(group, s->options.replicated ? 1 : s->comm->size);
@@ -138,14 +139,15 @@ static ordo_status add_shards(sharding *s)
   }
   s->shard_bytes = (size_t)shard * sizeof(float);
   s->grad_shard_bytes = (size_t)grad * sizeof(float);
-  s->shard_block = s->cold != NULL ? sharding_cold_alloc(s->cold, s->shard_bytes) : sharding_comm_alloc(s, s->shard_bytes, ORDO_MEM_WEIGHTS);
+  s->shard_block =
+      s->cold != NULL ? sharding_cold_alloc(s->cold, s->shard_bytes) : sharding_comm_alloc(s, s->shard_bytes, ORDO_MEM_WEIGHTS);
   if (s->shard_block != NULL && grad > 0)
-    s->grad_shard_block = s->cold != NULL          ? sharding_cold_alloc(s->cold, s->grad_shard_bytes)
+    s->grad_shard_block = s->cold != NULL         ? sharding_cold_alloc(s->cold, s->grad_shard_bytes)
                           : s->options.replicated ? sharding_comm_alloc(s, s->grad_shard_bytes, ORDO_MEM_GRADIENTS)
                                                   : s->job->alloc(s->job->ctx, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
   if (s->shard_block == NULL || (grad > 0 && s->grad_shard_block == NULL))
-    return sharding_fail(s->job, ORDO_E_NOMEM, "use more ranks, or offload=disk:DIR", "no memory for shards of %zu bytes and their gradients",
-                         s->shard_bytes);
+    return sharding_fail(s->job, ORDO_E_NOMEM, "use more ranks, or offload=disk:DIR",
+                         "no memory for shards of %zu bytes and their gradients", s->shard_bytes);
   at = s->shard_block;
   grad_at = s->grad_shard_block;
   for (uint32_t i = 0; i < s->n_groups; i++) {

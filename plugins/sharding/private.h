@@ -14,16 +14,16 @@ struct sharding_run {
   ordo_request *gather;
   const ordo_comm *gather_comm; /* where it was started */
   uint16_t *low_gather;         /* it arrives here in 16 bits */
-  int halves;         /* index of the 16-bit send buffer in use, -1 */
-  int bound;          /* the plugin's params point here */
-  uint8_t *ready;     /* [n_pieces] gradient written in this micro-batch */
-  int in_backward;    /* between the first pre_backward and the last post_backward of a micro-batch */
-  int keeps;          /* full_grad holds the gradient of earlier micro-batches of this step */
-  int low_holds;      /* low_grad does */
-  int reduced;        /* the shard holds a gradient of this step */
-  float *own_grad;    /* [full_numel] no_sync and the root: its own gradient buffer */
-  uint16_t *low_grad; /* [full_numel] no_sync in 16 bits */
-  float *part;        /* reshard_size: this rank's range between forward and backward */
+  int halves;                   /* index of the 16-bit send buffer in use, -1 */
+  int bound;                    /* the plugin's params point here */
+  uint8_t *ready;               /* [n_pieces] gradient written in this micro-batch */
+  int in_backward;              /* between the first pre_backward and the last post_backward of a micro-batch */
+  int keeps;                    /* full_grad holds the gradient of earlier micro-batches of this step */
+  int low_holds;                /* low_grad does */
+  int reduced;                  /* the shard holds a gradient of this step */
+  float *own_grad;              /* [full_numel] no_sync and the root: its own gradient buffer */
+  uint16_t *low_grad;           /* [full_numel] no_sync in 16 bits */
+  float *part;                  /* reshard_size: this rank's range between forward and backward */
   int part_holds;
   char label[24];
 };
@@ -51,12 +51,12 @@ struct sharding {
   void *grad_block;       /* one gradient for the groups in turn, then the root's */
   void *accumulate_block; /* no_sync: gradients of all groups */
   void *part_block;
-  uint16_t *half_block;   /* 16-bit send buffers, each of half_numel */
+  uint16_t *half_block; /* 16-bit send buffers, each of half_numel */
   uint32_t n_halves;
   uint8_t halves_taken[8];
   int64_t half_numel;
-  uint16_t *low_send, *low_recv; /* 16-bit reduction in flight */
-  float *spare_shard;            /* sync_each: a reduction that is added to the shard */
+  uint16_t *low_send, *low_recv;          /* 16-bit reduction in flight */
+  float *spare_shard;                     /* sync_each: a reduction that is added to the shard */
   float *staging_gather, *staging_reduce; /* a communicator without pieces */
 
   sharding_group *reducing; /* whose reduction is in flight */

@@ -79,8 +79,9 @@ static ordo_status reserve_spare(sharding *s)
     most = s->groups[i].shard_numel > most ? s->groups[i].shard_numel : most;
   if (s->spare_shard == NULL)
     s->spare_shard = s->job->alloc(s->job->ctx, (size_t)most * sizeof(float), ORDO_MEM_GRADIENTS);
-  return s->spare_shard != NULL ? ORDO_OK
-                                : sharding_fail(s->job, ORDO_E_NOMEM, "free memory", "no memory to add a reduction to the gradient of a shard");
+  return s->spare_shard != NULL
+             ? ORDO_OK
+             : sharding_fail(s->job, ORDO_E_NOMEM, "free memory", "no memory to add a reduction to the gradient of a shard");
 }
 
 static void describe(sharding *s, const sharding_group *group, ordo_collective *c)

@@ -1,8 +1,8 @@
 /* sharding.c - the events of a training step, for groups. See sharding.h.
  *
  * Forward gathers a group before its first unit and releases it after its last; backward does the same the other way round and reduces.
- * The root (embedding and head, whatever no unit class took) stays gathered from the first unit to the end of backward: it is needed at both ends
- * and gathering it twice would cost more than keeping it.
+ * The root (embedding and head, whatever no unit class took) stays gathered from the first unit to the end of backward: it is needed at
+ * both ends and gathering it twice would cost more than keeping it.
  *
  * A group whose backward was begun and not ended (a frozen first unit) is ended with the micro-batch, so every rank starts the same
  * collectives. A unit that runs on one rank and not on another is found by the number that each collective carries.
@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-/* The sharded group of the nearest unit after (+1) or before (-1) `unit`, roots left out; null if there is none or it is gathered already. */
+/* The sharded group of the nearest unit after (+1) or before (-1) `unit`, roots left out; null if there is none or it is gathered already.
+ */
 static sharding_group *neighbour(sharding *s, uint32_t unit, int direction)
 {
   for (int64_t u = (int64_t)unit + direction; u >= 0 && u < s->n_units; u += direction) {

@@ -1,17 +1,18 @@
 /* sharding.h - what every strategy that shards parameters shares: communication groups in a training step.
  *
- * A group is a set of parameters that are gathered by one all-gather and whose gradients are reduced by one reduce-scatter. How parameters lie
- * in a shard is the plugin's business (one flat range for fsdp1, one dim-0 chunk per parameter for fsdp2) and is said once, as pieces.
+ * A group is a set of parameters that are gathered by one all-gather and whose gradients are reduced by one reduce-scatter. How parameters
+ * lie in a shard is the plugin's business (one flat range for fsdp1, one dim-0 chunk per parameter for fsdp2) and is said once, as pieces.
  * When to gather, to release, to prefetch, to accumulate and to reduce is the same for both, and is here.
  *
  *   SHARDED --unshard--> GATHERING --needed--> UNSHARDED --release--> SHARDED
  *
  * Use: plan groups (sharding_create), replace leaves with shards that live in group->shard, load weights into them, then forward every
- * step event of the strategy table to the function of the same name. The plugin is called back to bind its parameters and to report gradients.
+ * step event of the strategy table to the function of the same name. The plugin is called back to bind its parameters and to report
+ * gradients.
  *
  * Invariants
- *  - Collectives are started in an order that depends on the order of units alone, so ranks cannot mismatch unless they run different units;
- *    each carries the number of its group, which the communicator compares: E-COMM-MISMATCH names both groups and ranks.
+ *  - Collectives are started in an order that depends on the order of units alone, so ranks cannot mismatch unless they run different
+ * units; each carries the number of its group, which the communicator compares: E-COMM-MISMATCH names both groups and ranks.
  *  - At most `limit` groups besides the root are gathered at a time, unless reshard_after_forward is off.
  *  - A group's gathered parameters have the same addresses in forward and backward, and NaN outside (storage.h).
  *  - One gradient buffer serves all groups in turn; the root has its own. With no_sync each group keeps its own until the last micro-batch.
@@ -33,16 +34,16 @@ typedef struct sharding_options {
   int64_t reshard_size;      /* 0, or keep 1/reshard_size of it between forward and backward (a divisor of the axis) */
   int backward_prefetch;     /* SHARDING_PREFETCH_ */
   int forward_prefetch;
-  uint32_t limit;            /* groups gathered at a time, 2 */
-  int keep_in_no_sync;       /* micro-batches that only accumulate leave parameters gathered for the next one (SHARD_GRAD_OP) */
-  int sync_each;             /* reduce in every micro-batch into the shard instead of accumulating whole gradients (no_sync) */
-  int replicated;            /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
-  ordo_dtype param_dtype;    /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */
-  ordo_dtype reduce_dtype;   /* what travels in reductions, and the type of no_sync accumulation */
-  double predivide;          /* fp16 sums: divided down to the mean of the ranks over this before, and by it after; 0: by the rule of sqrt */
+  uint32_t limit;          /* groups gathered at a time, 2 */
+  int keep_in_no_sync;     /* micro-batches that only accumulate leave parameters gathered for the next one (SHARD_GRAD_OP) */
+  int sync_each;           /* reduce in every micro-batch into the shard instead of accumulating whole gradients (no_sync) */
+  int replicated;          /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
+  ordo_dtype param_dtype;  /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */
+  ordo_dtype reduce_dtype; /* what travels in reductions, and the type of no_sync accumulation */
+  double predivide;        /* fp16 sums: divided down to the mean of the ranks over this before, and by it after; 0: by the rule of sqrt */
   int poison;
-  double divide_ratio;       /* gradients are divided by divide_factor times this; 0: 1 */
-  const char *offload;       /* null, or the directory of the cold tier (cold.h) */
+  double divide_ratio; /* gradients are divided by divide_factor times this; 0: 1 */
+  const char *offload; /* null, or the directory of the cold tier (cold.h) */
 } sharding_options;
 
 /* One piece of a shard: `count` elements of every rank. Gathered, piece i of rank r stands at full_offset + r * count, so a parameter that
@@ -51,16 +52,16 @@ typedef struct sharding_piece {
   int64_t shard_offset;
   int64_t full_offset;
   int64_t count;
-  int32_t trainable;    /* 0: no gradient; left out of reductions */
+  int32_t trainable; /* 0: no gradient; left out of reductions */
   int32_t reserved;
 } sharding_piece;
 
 /* What the plugin says of a group. Copied. */
 typedef struct sharding_group_spec {
-  const char *name;         /* label of its collectives */
-  const uint32_t *units;    /* ascending */
+  const char *name;      /* label of its collectives */
+  const uint32_t *units; /* ascending */
   uint32_t n_units;
-  int is_root;              /* stays gathered between forward and backward */
+  int is_root; /* stays gathered between forward and backward */
   const sharding_piece *pieces;
   uint32_t n_pieces;
 } sharding_group_spec;
@@ -71,7 +72,7 @@ typedef struct sharding_group {
   uint32_t n_units;
   uint32_t *units;
   int is_root;
-  int trainable;            /* any piece is */
+  int trainable; /* any piece is */
   uint32_t n_pieces;
   sharding_piece *pieces;
   int64_t count;            /* elements of this rank in an all-gather: the sum of the pieces, padding of chunks included */
@@ -138,6 +139,7 @@ sharding_options *sharding_options_of(sharding *s);
 #if defined(__GNUC__)
 __attribute__((format(printf, 4, 5)))
 #endif
-ordo_status sharding_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...);
+ordo_status
+sharding_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...);
 
 #endif

@@ -1,11 +1,11 @@
 /* storage.c - the pool behind regions. See storage.h.
  *
- * A region is a mapping at a fixed place. Taking it maps a slot of the pool's memory file there, with the page tables filled in one go; releasing
- * it maps the NaN file over it. Neither copies nor clears anything. Slots that nobody takes keep their pages only as far as the
+ * A region is a mapping at a fixed place. Taking it maps a slot of the pool's memory file there, with the page tables filled in one go;
+ * releasing it maps the NaN file over it. Neither copies nor clears anything. Slots that nobody takes keep their pages only as far as the
  * next group will want them; a hole punched into the file gives the rest back.
  *
- * Guards against: memory that is "freed" into an allocator's cache and never leaves the process (the peak would then be the whole model), and
- * against the silent use of a stale pointer, which would compute with the weights of another group.
+ * Guards against: memory that is "freed" into an allocator's cache and never leaves the process (the peak would then be the whole model),
+ * and against the silent use of a stale pointer, which would compute with the weights of another group.
  */
 #include "sharding.h"
 
@@ -54,8 +54,8 @@ static size_t round_up(size_t bytes, size_t unit)
 
 static ordo_status no_memory(const ordo_job *job, const char *what, size_t bytes)
 {
-  return sharding_fail(job, ORDO_E_NOMEM, "use more ranks, smaller units (units=block), or offload=disk:DIR", "%s of %zu bytes: %s", what, bytes,
-                       strerror(errno));
+  return sharding_fail(job, ORDO_E_NOMEM, "use more ranks, smaller units (units=block), or offload=disk:DIR", "%s of %zu bytes: %s", what,
+                       bytes, strerror(errno));
 }
 
 /* A file of NaN (all bits set: NaN in fp32, fp16, bf16 and fp64). */

@@ -3,8 +3,8 @@
  * A region is a range of addresses that belongs to one communication group for the life of the job, so pointers that were saved in forward
  * are right in backward. Pages stand behind it only while it is taken: they come from a pool (one memory file), go from group to group
  * without being cleared, and return to the system when more are free than `keep` says, or at a trim.
- * A released region reads as NaN: one small file of NaN is mapped over it as often as it fits. A pointer that somebody kept therefore poisons
- * the loss, the step fails, and nothing is trained on old weights in silence. It costs no memory, so release builds do it as well.
+ * A released region reads as NaN: one small file of NaN is mapped over it as often as it fits. A pointer that somebody kept therefore
+ * poisons the loss, the step fails, and nothing is trained on old weights in silence. It costs no memory, so release builds do it as well.
  */
 #ifndef SHARDING_STORAGE_H
 #define SHARDING_STORAGE_H
@@ -14,12 +14,12 @@
 typedef struct sharding_pool sharding_pool;
 
 typedef struct sharding_region {
-  char *base;      /* valid from init to clear */
-  size_t bytes;    /* as asked for */
-  size_t mapped;   /* rounded up to pages */
-  void *reserved;  /* what was mapped, for clear */
+  char *base;     /* valid from init to clear */
+  size_t bytes;   /* as asked for */
+  size_t mapped;  /* rounded up to pages */
+  void *reserved; /* what was mapped, for clear */
   size_t reserved_bytes;
-  int32_t slot;    /* pages behind it, -1: none */
+  int32_t slot;     /* pages behind it, -1: none */
   uint32_t counted; /* 1: it takes one of the `keep` places; 0: beside them (the root) */
 } sharding_region;
 

@@ -107,7 +107,8 @@ static uint32_t assign_by_class(const sharding_policy *policy, const ordo_model 
   uint32_t n = 1;
   for (uint32_t u = 0; u < model->n_units; u++) {
     const ordo_unit *unit = model->units[u];
-    int own = policy->kind == SHARDING_UNITS_CLASS ? sharding_pattern_find(policy->patterns, 0, unit->class_name) != 0 : is_block(model, unit);
+    int own =
+        policy->kind == SHARDING_UNITS_CLASS ? sharding_pattern_find(policy->patterns, 0, unit->class_name) != 0 : is_block(model, unit);
     if (own)
       group[u] = n++;
   }

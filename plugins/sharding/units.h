@@ -21,8 +21,8 @@ typedef struct sharding_policy {
 } sharding_policy;
 
 typedef struct sharding_policy_error {
-  uint32_t pattern;        /* number of the pattern that matches nothing, from 1; 0: none */
-  const ordo_unit *twice;  /* unit that a second pattern matches, null: none */
+  uint32_t pattern;       /* number of the pattern that matches nothing, from 1; 0: none */
+  const ordo_unit *twice; /* unit that a second pattern matches, null: none */
 } sharding_policy_error;
 
 /* Number of the pattern of `patterns` (joined with ',') that matches `name`, from 1, and looks after the first `skip` ones; 0: none. */

@@ -1,6 +1,6 @@
 /* fake_rank.c - stands for ordo-train in the tests of the launcher: an MPI program whose ranks end as they are told.
  *
- * Words: fine | exit CODE | abort CODE | desert | raise SIGNAL | wait FILE | finish FILE. Rank 1 (rank 0 if alone) misbehaves, the others
+ * Words: fine | exit CODE | abort CODE | desert | raise SIGNAL | wait FILE | finish FILE | orphan (ends its mpirun). Rank 1 (rank 0 if alone) misbehaves, the others
  * wait for it.
  */
 #include <mpi.h>
@@ -44,12 +44,14 @@ int main(int argc, char **argv)
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (!strcmp(what, "finish"))
+  if (!strcmp(what, "finish") || !strcmp(what, "orphan")) {
     signal(SIGINT, on_signal);
+    signal(SIGTERM, on_signal);
+  }
   printf("rank %d of %d\n", rank, size);
   if (rank == 0) {
-    printf("OPENBLAS_CORETYPE=%s OPENBLAS_NUM_THREADS=%s OMP_NUM_THREADS=%s\nwords", variable("OPENBLAS_CORETYPE"),
-           variable("OPENBLAS_NUM_THREADS"), variable("OMP_NUM_THREADS"));
+    printf("OPENBLAS_CORETYPE=%s OPENBLAS_NUM_THREADS=%s OMP_NUM_THREADS=%s\nORDO_COLOUR_ERRORS=%s\nwords", variable("OPENBLAS_CORETYPE"),
+           variable("OPENBLAS_NUM_THREADS"), variable("OMP_NUM_THREADS"), variable("ORDO_COLOUR_ERRORS"));
     for (int i = 1; i < argc; i++)
       printf(" %s", argv[i]);
     printf("\n");
@@ -72,8 +74,12 @@ int main(int argc, char **argv)
       pause();
     } else if (!strcmp(what, "finish")) {
       note_pid(argv[2]);
+    } else if (!strcmp(what, "orphan")) {
+      kill(getppid(), SIGTERM);
     }
   }
+  while (!strcmp(what, "orphan") && !stopped)
+    usleep(10000);
   if (!strcmp(what, "finish")) { /* a step that takes longer than mpirun would wait */
     while (!stopped)
       usleep(10000);

@@ -121,11 +121,39 @@ static void the_tally_of_repeated_messages_is_held_back(void **state)
   expect("[a plugin] says something\n[half", "[a plugin] says something\n[half", (verdict){-1, 0, -1});
 }
 
+/* On a busy machine a paragraph comes in pieces with pauses between them; one that is never closed comes out in the end. */
+static void a_pause_does_not_open_a_paragraph(void **state)
+{
+  (void)state;
+  int ends[2], rank, signal_number, exit_code;
+  char out[512] = "";
+  assert_int_equal(pipe(ends), 0);
+  cli_noise *noise = cli_noise_new(ends[1]);
+  const char *const pieces[] = {RULE "mpirun noticed that process rank 1 with PID 4711 on node vm exited", " on signal 9 (Killed).\n", RULE};
+  for (int i = 0; i < 3; i++) {
+    cli_noise_feed(noise, pieces[i], strlen(pieces[i]));
+    for (int pauses = 0; pauses < 5; pauses++)
+      cli_noise_pause(noise);
+  }
+  cli_noise_verdict(noise, &rank, &signal_number, &exit_code);
+  assert_int_equal(rank, 1);
+  assert_int_equal(signal_number, 9);
+  cli_noise_feed(noise, RULE "x\n" RULE RULE "open\n", strlen(RULE "x\n" RULE RULE "open\n"));
+  assert_int_equal(cli_noise_unknown(noise), 1);
+  for (int pauses = 0; pauses < 20; pauses++)
+    cli_noise_pause(noise);
+  assert_true(read(ends[0], out, sizeof out - 1) > 0);
+  assert_string_equal(out, RULE "x\n" RULE RULE "open\n");
+  cli_noise_free(noise);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 /* When mpirun loses its message, its exit code is believed only if a rank has said why. */
 static void an_error_of_a_rank_is_noticed(void **state)
 {
   (void)state;
-  const char *const texts[] = {"error E-STEP-WEIGHT: no targets\n", "loss 2.1\nerror E-X: y\n", "loss 2.1\n", "no error E-X here\n"};
+  const char *const texts[] = {"error E-STEP-WEIGHT: no targets\n", "loss 2.1\n\033[1;31merror\033[0m E-X: y\n", "loss 2.1\n", "no error E-X here\n"};
   for (int i = 0; i < 4; i++)
     for (size_t piece = 1; piece < 40; piece += 6) {
       int ends[2];
@@ -145,6 +173,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ordinary_text_passes),          cmocka_unit_test(a_signal_is_read),
       cmocka_unit_test(an_exit_code_is_read),          cmocka_unit_test(an_abort_is_read),
+      cmocka_unit_test(a_pause_does_not_open_a_paragraph),
       cmocka_unit_test(an_error_of_a_rank_is_noticed), cmocka_unit_test(the_tally_of_repeated_messages_is_held_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -134,6 +134,33 @@ static void why_names_origins(void **state)
   command_expect_json(json, 0);
 }
 
+/* The events inside a training step are printed by the plan, so they can be asked about. */
+static void why_knows_events(void **state)
+{
+  (void)state;
+  g_autofree char *json = with_fakes("why step.reduce step.clip --strategy ddp --ranks 2 --json");
+  expect("why step.reduce step.clip --strategy ddp --ranks 2", 0, "step.reduce(ddp) comes before step.clip(host)", NULL);
+  expect("why step.clip step.reduce(ddp) --strategy ddp --ranks 2", 0, "comes after step.reduce(ddp)", NULL);
+  expect("why step.optimizer strategy.wrap --strategy ddp --ranks 2", 0, "step.optimizer(embedder) comes after strategy.wrap(ddp)", NULL);
+  expect("why step.reduce step.reduce --strategy ddp --ranks 2", 0, "neither before nor after itself", NULL);
+  expect("why step.reduce(ddp) step.reduce(fsdp2) --strategy ddp=2+fsdp2=2", 0, "comes after step.reduce(fsdp2)", NULL);
+  expect("why step.unscale step.clip --strategy ddp --ranks 2", 2, "", "nobody provides");
+  expect("why step.redeuce step.clip --strategy ddp --ranks 2", 2, "", "step.reduce");
+  command_expect_json(json, 0);
+}
+
+/* "see it" is a command that can be pasted. */
+static void a_conflict_says_how_to_draw_it(void **state)
+{
+  (void)state;
+  g_autofree char *line = with_fakes("plan --strategy fsdp1 --precision jointx --ranks 3 --resume");
+  g_autoptr(outcome) o = command_run(line);
+  g_autofree char *expected = g_strdup_printf("see it: ordo plan --dot --plugin-path %s --strategy fsdp1 --precision jointx --ranks 3 --resume | dot -Tsvg",
+                                              g_getenv("ORDO_TEST_FAKES"));
+  if (!strstr(o->out, expected))
+    fail_msg("expected: %s\ngot: %s", expected, o->out);
+}
+
 static void lists_and_inspections(void **state)
 {
   (void)state;
@@ -147,6 +174,11 @@ static void lists_and_inspections(void **state)
   expect("matrix", 0, "jointx", NULL);
   command_expect_json(list_json, 0);
   command_expect_json(inspect_json, 0);
+  expect("inspect apex_amp --json", 0, "\"aliases\": [{\"name\": ", NULL);
+  expect("inspect apex_amp --json", 0, "\"steps\": [{\"name\": ", NULL);
+  expect("inspect apex_amp --json", 0, "\"condition\": \"opt_level", NULL);
+  expect("inspect apex_amp --json", 0, "\"manifest\": [{\"line\": 1, \"key\": ", NULL);
+  expect("list --json", 0, "\"aliases\": []", NULL);
   command_expect_json(matrix_json, 0);
 }
 
@@ -157,8 +189,40 @@ static void wrong_names_and_values(void **state)
   expect("plan --strategy apex_amp --ranks 2", 2, "", "E-PLUGIN-KIND");
   expect("plan --strategy ddp:hok=bf16 --ranks 2", 2, "", "hook");
   expect("plan --strategy ddp:bucket_mb=0 --ranks 2", 2, "", "bucket_mb");
+  expect("plan --strategy ddp:hook=bf17 --ranks 2", 2, "", "did you mean 'bf16'");
+  expect("plan --strategy ddp:hook=apex_amp --ranks 2", 2, "", "E-PLUGIN-KIND");
   expect("plan --strategy tp=2+ddp --ranks 3", 2, "", "3");
   expect("plan --strategy fsdp1++ddp --ranks 2", 2, "", "E-EXPRESSION");
+}
+
+/* Each finding of a manifest is kept for `inspect`; a row of the table stays a row. */
+static void a_broken_manifest_has_a_short_row(void **state)
+{
+  (void)state;
+  g_autofree char *directory = g_dir_make_tmp("ordo-XXXXXX", NULL), *bytes = NULL;
+  g_autofree char *source = g_build_filename(g_getenv("ORDO_TEST_FAKES"), "fake_apex_amp.so", NULL);
+  g_autofree char *broken = g_build_filename(directory, "broken.so", NULL);
+  gsize length = 0;
+  assert_true(g_file_get_contents(source, &bytes, &length, NULL));
+  for (gsize i = 0; i + 8 < length; i++) /* every option has a type that does not exist */
+    if (!memcmp(bytes + i, "option=", 7))
+      for (gsize k = i + 7; k < length && bytes[k] != '\n'; k++)
+        if (bytes[k] == '|') {
+          bytes[k + 1] = 'z';
+          break;
+        }
+  assert_true(g_file_set_contents(broken, bytes, (gssize)length, NULL));
+  g_autofree char *line = g_strdup_printf("--plugin-path %s list --failed", directory);
+  g_autofree char *inspect = g_strdup_printf("--plugin-path %s inspect %s", directory, broken);
+  g_autoptr(outcome) o = command_run(line);
+  g_auto(GStrv) rows = g_strsplit(o->out, "\n", -1);
+  assert_non_null(strstr(o->out, "ordo inspect"));
+  for (char **row = rows; *row; row++)
+    if (strlen(*row) > 180)
+      fail_msg("%zu characters: %s", strlen(*row), *row);
+  command_expect(inspect, 4, "is not a type of option", "E-MANIFEST");
+  g_unlink(broken);
+  g_rmdir(directory);
 }
 
 /* A file that is no plugin, one cut short, one that others can write: listed with the reason, refused with exit code 4, named by doctor. */
@@ -200,6 +264,9 @@ int main(void)
       cmocka_unit_test(every_form_of_a_plan),
       cmocka_unit_test(a_conflict_is_explained_in_every_form),
       cmocka_unit_test(why_names_origins),
+      cmocka_unit_test(why_knows_events),
+      cmocka_unit_test(a_conflict_says_how_to_draw_it),
+      cmocka_unit_test(a_broken_manifest_has_a_short_row),
       cmocka_unit_test(lists_and_inspections),
       cmocka_unit_test(wrong_names_and_values),
       cmocka_unit_test(refused_files),

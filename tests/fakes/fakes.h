@@ -9,7 +9,7 @@
 #define FAKE_DDP                                                                                                          \
   "id=ddp\nkind=strategy\nversion=1.0.0\nsummary=replicated data parallel\nlicense=Apache-2.0\nmesh_axis=data\n"          \
   "steps=strategy.wrap\nreduces=yes\nflags=supports_no_sync\n"                                                            \
-  "option=hook|enum|none|none,fp16,bf16|compression of gradients\noption=bucket_mb|int|25|1..1024|bucket size in MiB\n"
+  "option=hook|comm_hook|none|none,fp16,bf16|compression of gradients\noption=bucket_mb|int|25|1..1024|bucket size in MiB\n"
 
 /* Flattens and shards in its wrap, so the optimizer has to wait for it. */
 #define FAKE_FSDP1                                                                                                        \

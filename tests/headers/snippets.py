@@ -2,10 +2,15 @@
 
     <!-- snippet: FILE NAME -->   stands before a fenced block; it must equal the lines of FILE between
     /* snippet: NAME */  and  /* end */
---write puts the lines there.
+--write puts the lines there. A page whose snippets stand for a whole file is compiled as a reader would copy it: its snippets joined in
+their order, with sdk/include and nothing else.
 """
+import os
 import re
+import shlex
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 root = Path(sys.argv[1])
@@ -20,6 +25,16 @@ def lines_of(file, name):
     return match.group(1)
 
 
+def compiles(page, code):
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "joined.c"
+        source.write_text(code)
+        command = shlex.split(os.environ.get("CC", "cc")) + ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{root / 'sdk/include'}", str(source)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return "" if done.returncode == 0 else f"{page}: its snippets, joined, do not compile:\n{done.stderr}"
+
+
+WHOLE = {"docs/plugin-author.md"}
 found, stale = 0, []
 for page in sorted((root / "docs").glob("*.md")):
     text = page.read_text()
@@ -27,6 +42,9 @@ for page in sorted((root / "docs").glob("*.md")):
         found += 1
         if shown != lines_of(file, name):
             stale.append(f"{page.relative_to(root)}: {name} is not what stands in {file}")
+    name = str(page.relative_to(root))
+    if name in WHOLE and not write and (broken := compiles(name, "\n".join(shown for _, _, _, shown, _ in BLOCK.findall(text)))):
+        stale.append(broken)
     if write:
         page.write_text(BLOCK.sub(lambda m: m.group(1) + lines_of(m.group(2), m.group(3)) + m.group(5), text))
 if write:

@@ -11,11 +11,11 @@ for i in $(seq 400); do echo "line $i of a text that nobody has written for read
 
 fail() { echo "FAILED: $*"; echo "--- what was said:"; cat said 2>/dev/null; exit 1; }
 
-# train WORDS...: a model of 6736 parameters, 5 steps; everything it says is in `said`, its exit code in $code.
+# train WORDS...: a model of 6736 parameters, 5 steps, into `out` over what was there; everything it says is in `said`, its exit code in $code.
 train() {
   code=0
   timeout -k 5 100 "$ordo" train --data.train text.txt --model.layers 1 --model.hidden_size 16 --model.intermediate_size 32 \
-    --model.heads 2 --train.batch 4 --train.seq_len 16 --train.steps 5 --log.progress plain --log.peak false --train.output out "$@" \
+    --model.heads 2 --train.batch 4 --train.seq_len 16 --train.steps 5 --log.progress plain --log.peak false --train.output out --train.overwrite "$@" \
     >said 2>&1 || code=$?
 }
 

@@ -12,16 +12,15 @@ train --train.seq_len 1 --model.intermediate_size 1 --model.hidden_size 2 --mode
 train --train.steps 0; expect 0 "0 steps"
 train --train.batch 1 --ranks 3; expect 0 "5 steps"
 
-echo "an exploding loss: one error, the weights are kept, an older model is not touched"
+echo "an exploding loss: one error, the weights are kept, the run of another directory is not touched"
 train --train.steps 2; expect 0
 cp out/model/model.safetensors before
 for ranks in 1 2; do
-  rm -rf out/model-before-error
-  train --ranks $ranks --optim.name sgd --optim.lr 1000 --optim.clip 0 --train.steps 50
+  train --ranks $ranks --train.output exploded$ranks --optim.name sgd --optim.lr 1000 --optim.clip 0 --train.steps 50
   expect 1 E-STEP-NONFINITE "kept     the weights after step"
   [ "$(grep -c E-STEP-NONFINITE said)" = 1 ] || fail "said more than once"
-  cmp -s before out/model/model.safetensors || fail "the older model was changed"
-  "$ordo" generate --model.path out/model-before-error --generate.positions 2 >said 2>&1 || fail "the kept weights cannot be read"
+  cmp -s before out/model/model.safetensors || fail "another model was changed"
+  "$ordo" generate --model.path exploded$ranks/model-before-error --generate.positions 2 >said 2>&1 || fail "the kept weights cannot be read"
 done
 
 echo "no target counts"
@@ -29,7 +28,7 @@ head -c 64000 /dev/zero | tr '\0' '\377' >ones # -1: no token id and not -100
 train --data.targets ones; expect 2 "target 0 is -1"
 printf '\234\377\377\377%.0s' $(seq 160) >masked # -100
 for ranks in 1 2; do
-  train --ranks $ranks --data.targets masked; expect 2 E-STEP-WEIGHT
+  train --ranks $ranks --data.targets masked --train.output masked$ranks; expect 2 E-STEP-WEIGHT
   [ "$(grep -c E-STEP-WEIGHT said)" = 1 ] || fail "said more than once"
 done
 code=0

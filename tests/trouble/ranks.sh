@@ -48,3 +48,14 @@ timeout -k 5 60 mpirun --oversubscribe --bind-to none --mca pml ob1 \
   -n 1 "$ORDO_LIBEXEC/ordo-train" --data.train text.txt --train.deadline 2 --train.output "$work/run" : -n 1 sleep 50 >said 2>&1 || code=$?
 [ "$code" != 0 ] && [ $((SECONDS - began)) -lt 30 ] || fail "exit code $code after $((SECONDS - began)) s"
 grep -q "E-COMM-TIMEOUT: the start of communication took longer than 2 s" said || fail "no error of the house"
+
+echo "a /dev/shm that is too small for MPI"
+if unshare -m mount -t tmpfs -o size=1m tmpfs /dev/shm 2>/dev/null; then
+  code=0
+  unshare -m sh -c 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"' sh "$ordo" train --data.train text.txt --model.layers 1 \
+    --model.hidden_size 16 --model.intermediate_size 32 --model.heads 2 --train.seq_len 16 --train.steps 2 --log.peak false --ranks 2 \
+    --train.output "$work/run" >said 2>&1 || code=$?
+  expect 0 "2 steps"
+else
+  echo "not tried: this user may not mount"
+fi

@@ -144,13 +144,19 @@ gboolean ordo_config_serves(const ordo_config *config, ordo_key key)
   return strchr(ordo_keys[key].verbs, config->verb) != NULL;
 }
 
-ordo_status ordo_config_unknown(const char *name, const char *origin, ordo_problems *problems)
+const char *ordo_config_verb(const ordo_config *config)
+{
+  return config->verb == 'T' ? "train" : config->verb == 'E' ? "eval" : "generate";
+}
+
+ordo_status ordo_config_unknown(const ordo_config *config, const char *name, const char *origin, ordo_problems *problems)
 {
   const char *names[ORDO_N_KEYS + 1] = {NULL};
   for (ordo_key key = 0; key < ORDO_N_KEYS; key++)
     names[key] = ordo_keys[key].name;
   const char *near = ordo_names_nearest(name, names);
-  g_autofree char *next = near ? g_strdup_printf("did you mean %s? --help lists all keys", near) : g_strdup("--help lists all keys");
+  g_autofree char *next = near ? g_strdup_printf("did you mean %s? `ordo %s --help` lists all keys", near, ordo_config_verb(config))
+                               : g_strdup_printf("`ordo %s --help` lists all keys", ordo_config_verb(config));
   return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "no key has this name", next, "unknown key %s", name);
 }
 
@@ -181,7 +187,8 @@ char *ordo_config_help(const ordo_config *config, const char *program, const cha
     g_string_append_c(text, '\n');
   }
   g_string_append(text, "\nA file has the same sections and keys; options win over the file. --section.no_key turns a BOOL off.\n"
-                        "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 the plan has a conflict, 4 a plugin was refused.\n");
+                        "Exit codes: 0 done, 1 failed or stopped by a signal, 2 usage or configuration, 3 the plan has a conflict, 4 a "
+                        "plugin was refused.\n");
   return g_string_free(text, FALSE);
 }
 
@@ -190,7 +197,7 @@ char *ordo_config_resolved(const ordo_config *config)
   g_autoptr(GKeyFile) file = g_key_file_new();
   for (ordo_key key = 0; key < ORDO_N_KEYS; key++) {
     const ordo_value *value = &config->values[key];
-    if (!ordo_config_serves(config, key))
+    if (!ordo_config_serves(config, key) || key == ORDO_KEY_train_overwrite) /* that was a permission for one run */
       continue;
     g_key_file_set_string(file, ordo_keys[key].section, ordo_keys[key].key, value->text);
     if (value->origin) {

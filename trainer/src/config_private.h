@@ -36,7 +36,9 @@ struct ordo_config {
 
 /* True if the key belongs to the configuration's verb. */
 gboolean ordo_config_serves(const ordo_config *config, ordo_key key);
+/* "train", "eval", "generate". */
+const char *ordo_config_verb(const ordo_config *config);
 /* Pushes E-CONFIG-KEY with the nearest name. */
-ordo_status ordo_config_unknown(const char *name, const char *origin, ordo_problems *problems);
+ordo_status ordo_config_unknown(const ordo_config *config, const char *name, const char *origin, ordo_problems *problems);
 
 #endif

@@ -10,13 +10,19 @@
 
 #define LARGEST_FILE (16 << 20) /* a configuration of more than 16 MiB is some other file */
 
-static ordo_status bad_file(const char *path, const char *why, ordo_problems *problems)
+/* A single word is taken as a configuration; people also give the text, or the model, that way. */
+static ordo_status bad_file(const ordo_config *config, const char *path, const char *why, ordo_problems *problems)
 {
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-FILE", path, why,
-                            "write sections and keys as in \"[train]\" and \"steps = 100\"; --help lists them", "not a configuration file");
+  gboolean ini = g_str_has_suffix(path, ".ini");
+  g_autofree char *other = ini ? g_strdup("")
+                               : g_strdup_printf("\nif it is the %s: %s %s", config->verb == 'G' ? "model" : "data",
+                                                 config->verb == 'G' ? "--model" : "--data", path);
+  g_autofree char *next = g_strdup_printf("write sections and keys as in \"[train]\" and \"steps = 100\"; `ordo %s --help` lists them%s",
+                                          ordo_config_verb(config), other);
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-FILE", path, why, next, "not a configuration file");
 }
 
-static ordo_status load(const char *path, char **text, ordo_problems *problems)
+static ordo_status load(const ordo_config *config, const char *path, char **text, ordo_problems *problems)
 {
   g_autofree char *why = NULL;
   gsize length = 0;
@@ -25,20 +31,20 @@ static ordo_status load(const char *path, char **text, ordo_problems *problems)
     return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-CONFIG-FILE", path, "there is no such file",
                               "give the path of an existing .ini file", "cannot read the configuration");
   if (!(*text = ordo_file_whole(path, LARGEST_FILE, &length, &why)))
-    return bad_file(path, why, problems);
+    return bad_file(config, path, why, problems);
   if (memchr(*text, 0, length))
-    return bad_file(path, "it is binary: it contains zero bytes", problems);
+    return bad_file(config, path, "it is binary: it contains zero bytes", problems);
   if (!g_utf8_validate(*text, (gssize)length, &bad)) {
     unsigned line = 1;
     for (const char *c = *text; c < bad; c++)
       line += *c == '\n';
     why = g_strdup_printf("line %u is not valid UTF-8 (byte 0x%02x)", line, (unsigned)(guchar)*bad);
-    return bad_file(path, why, problems);
+    return bad_file(config, path, why, problems);
   }
   if (g_str_has_prefix(*text, "\xef\xbb\xbf"))
     memset(*text, ' ', 3); /* a byte order mark; GKeyFile skips leading blanks */
   if (strspn(*text, " \t\r\n") == length)
-    return bad_file(path, "it is empty", problems);
+    return bad_file(config, path, "it is empty", problems);
   return ORDO_OK;
 }
 
@@ -87,7 +93,7 @@ static ordo_status set_from_file(ordo_config *config, GKeyFile *file, const char
   g_autofree char *text = g_key_file_get_string(file, section, key, &error);
   int found = find_key(name);
   if (found < 0)
-    return ordo_config_unknown(name, origin, problems);
+    return ordo_config_unknown(config, name, origin, problems);
   if (!text)
     return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-VALUE", origin, error->message, "write \\\\ for a backslash",
                               "%s cannot be read", name);
@@ -100,11 +106,11 @@ ordo_status ordo_config_read_file(ordo_config *config, const char *path, ordo_pr
   g_autoptr(GKeyFile) file = g_key_file_new();
   g_autoptr(GError) error = NULL;
   g_autoptr(GHashTable) lines = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
-  ordo_status status = load(path, &text, problems);
+  ordo_status status = load(config, path, &text, problems);
   if (status != ORDO_OK)
     return status;
   if (!g_key_file_load_from_data(file, text, (gsize)-1, G_KEY_FILE_NONE, &error))
-    return bad_file(path, error->message, problems);
+    return bad_file(config, path, error->message, problems);
   status = number_lines(path, text, lines, problems);
   g_auto(GStrv) sections = g_key_file_get_groups(file, NULL);
   for (guint s = 0; sections[s]; s++) {
@@ -117,10 +123,17 @@ ordo_status ordo_config_read_file(ordo_config *config, const char *path, ordo_pr
   return status;
 }
 
-static ordo_status usage(const char *argument, const char *why, ordo_problems *problems)
+static ordo_status usage(const ordo_config *config, const char *argument, const char *why, ordo_problems *problems)
 {
-  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", argument, why, "--help lists all options",
-                            "cannot use the argument %s", argument);
+  g_autofree char *next = g_strdup_printf("`ordo %s --help` lists all options", ordo_config_verb(config));
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", argument, why, next, "cannot use the argument %s", argument);
+}
+
+static ordo_status foreign_key(const ordo_config *config, const char *origin, const char *name, ordo_problems *problems)
+{
+  g_autofree char *next = g_strdup_printf("`ordo %s --help` lists the keys of this one", ordo_config_verb(config));
+  return ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it is a key of another verb", next, "%s has no meaning here",
+                            name);
 }
 
 /* One option at argv[i], with its value where it has one. */
@@ -139,24 +152,24 @@ static void read_option(ordo_config *config, int argc, char **argv, int i, ordo_
       value = "false";
   }
   if (found < 0) {
-    *status = ordo_config_unknown(name, origin, problems);
+    *status = ordo_config_unknown(config, name, origin, problems);
     return;
   }
   if (!ordo_config_serves(config, (ordo_key)found))
-    *status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it is a key of another verb",
-                                 "--help lists the keys of this one", "%s has no meaning here", ordo_keys[found].name);
+    *status = foreign_key(config, origin, ordo_keys[found].name, problems);
   if (!value && i + 1 < argc && (ordo_keys[found].type != ORDO_KEY_BOOL || !g_str_has_prefix(argv[i + 1], "--")))
     value = argv[i + 1];
   else if (!value && ordo_keys[found].type == ORDO_KEY_BOOL)
     value = "true";
   if (!value)
-    *status = usage(argv[i], "its value is missing", problems);
+    *status = usage(config, argv[i], "its value is missing", problems);
   else if (ordo_config_set(config, (ordo_key)found, value, origin, problems) != ORDO_OK)
     *status = ORDO_E_INVALID;
 }
 
 /* The configuration file named by the arguments, null for none. A word that is the value of an option is not one. */
-static const char *find_file(int argc, char **argv, GArray *options, ordo_status *status, ordo_problems *problems)
+static const char *find_file(const ordo_config *config, int argc, char **argv, GArray *options, ordo_status *status,
+                             ordo_problems *problems)
 {
   const char *path = NULL;
   for (int i = 1; i < argc; i++) {
@@ -166,7 +179,7 @@ static const char *find_file(int argc, char **argv, GArray *options, ordo_status
     else if (g_str_has_prefix(argv[i], "--config="))
       given = argv[i] + strlen("--config=");
     else if (strcmp(argv[i], "--config") == 0)
-      *status = usage(argv[i], "its value is missing", problems);
+      *status = usage(config, argv[i], "its value is missing", problems);
     else if (g_str_has_prefix(argv[i], "--")) {
       g_array_append_val(options, i);
       g_autofree char *name = g_strndup(argv[i] + 2, strcspn(argv[i] + 2, "="));
@@ -177,11 +190,11 @@ static const char *find_file(int argc, char **argv, GArray *options, ordo_status
           (found >= 0 || !g_str_has_prefix(argv[i + 1], "--")))
         i++;
     } else if (*argv[i] == '-' && argv[i][1])
-      *status = strcmp(argv[i], "-h") == 0 ? *status : usage(argv[i], "options begin with two dashes", problems);
+      *status = strcmp(argv[i], "-h") == 0 ? *status : usage(config, argv[i], "options begin with two dashes", problems);
     else
       given = argv[i];
     if (given && path)
-      *status = usage(given, "there is a configuration file already", problems);
+      *status = usage(config, given, "there is a configuration file already", problems);
     path = given ? given : path;
   }
   return path;
@@ -197,7 +210,7 @@ ordo_status ordo_config_read_arguments(ordo_config *config, int argc, char **arg
     *help |= strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
   if (*help)
     return ORDO_OK;
-  path = find_file(argc, argv, options, &status, problems);
+  path = find_file(config, argc, argv, options, &status, problems);
   if (path) {
     ordo_status one = ordo_config_read_file(config, path, problems);
     status = status == ORDO_OK ? one : status;

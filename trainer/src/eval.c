@@ -9,15 +9,27 @@
 #include <math.h>
 #include <string.h>
 
+typedef struct evaluation {
+  ordo_data whole; /* data.train, when a part of it is measured */
+  ordo_data data;  /* what is measured */
+} evaluation;
+
+/* data.validation, else the part of data.train that a training run kept for validation, else all of data.train. */
 static ordo_status eval_prepare(ordo_run *run, void *state)
 {
   const char *validation = ordo_config_string(run->config, ORDO_KEY_data_validation),
-             *train = ordo_config_string(run->config, ORDO_KEY_data_train);
-  const char *targets = ordo_config_string(run->config, ORDO_KEY_data_targets);
+             *train = ordo_config_string(run->config, ORDO_KEY_data_train),
+             *targets = ordo_config_string(run->config, ORDO_KEY_data_targets);
+  gboolean part = ordo_config_real(run->config, ORDO_KEY_data_validation_fraction) > 0;
+  evaluation *e = state;
+  int has = 0;
   if (!*validation && !*train)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation", "there is no data",
-                              "give --data.validation FILE", "data.validation is missing");
-  return ordo_run_open_data(run, *validation ? validation : train, targets, state);
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "data.train and data.validation are empty",
+                              "give --data FILE, or --data.validation FILE", "there is no data to measure the model on");
+  if (!part)
+    return ordo_run_open_data(run, *validation ? validation : train, *validation && *train ? "" : targets, &e->data);
+  ordo_status status = *train ? ordo_run_open_data(run, train, targets, &e->whole) : ORDO_OK;
+  return status == ORDO_OK ? ordo_run_open_validation(run, &e->whole, &e->data, &has) : status;
 }
 
 /* Logits of one sequence after the other; all ranks compute all of them, rank 0 writes. */
@@ -55,10 +67,13 @@ static ordo_status dump_logits(ordo_run *run, ordo_embed *embed, const ordo_data
   return write_logits(run, embed, data, n, writer);
 }
 
-static void print_answer(const ordo_data *data, int64_t n, const ordo_loss_sum *sum)
+static void print_answer(const ordo_run *run, const ordo_data *data, int64_t n, const ordo_loss_sum *sum)
 {
   double loss = sum->sum / sum->count;
+  double fraction = ordo_config_real(run->config, ORDO_KEY_data_validation_fraction);
   g_autoptr(GString) object = g_string_new("{");
+  if (fraction > 0)
+    printf("measured on the last %g %% of data.train (data.validation_fraction)\n", 100 * fraction);
   printf("loss %.6f nats per token, perplexity %.4f, %.0f tokens in %" G_GINT64_FORMAT " sequences\n", loss, exp(loss), sum->count, n);
   if (sum->bytes > 0)
     printf("%.6f nats per byte\n", sum->sum / sum->bytes);
@@ -72,7 +87,7 @@ static void print_answer(const ordo_data *data, int64_t n, const ordo_loss_sum *
 
 static ordo_status eval_body(ordo_run *run, void *state)
 {
-  ordo_data *data = state;
+  const ordo_data *data = &((evaluation *)state)->data;
   ordo_embed_options options;
   ordo_embed *embed = NULL;
   ordo_loss_sum sum;
@@ -87,16 +102,17 @@ static ordo_status eval_body(ordo_run *run, void *state)
   if (status != ORDO_OK)
     return status;
   if (run->rank == 0)
-    print_answer(data, n, &sum);
+    print_answer(run, data, n, &sum);
   ordo_embed_destroy(embed);
   return ORDO_OK;
 }
 
 int main(int argc, char **argv)
 {
-  ordo_data data = {0};
-  const ordo_verb verb = {'E', "ordo eval", "measures a model on text or token files", eval_prepare, eval_body};
-  int code = ordo_run_main(&verb, argc, argv, &data);
-  ordo_data_clear(&data);
+  evaluation e = {0};
+  const ordo_verb verb = {'E', "ordo eval", "measures a model on text or token files", eval_prepare, NULL, eval_body};
+  int code = ordo_run_main(&verb, argc, argv, &e);
+  ordo_data_clear(&e.data);
+  ordo_data_clear(&e.whole);
   return code;
 }

@@ -1,8 +1,11 @@
 /* generate.c - `ordo generate`: continues a text or a list of ids. Standard output has the text and nothing else. */
+#include "model_tokenizer.h"
 #include "run.h"
 #include "sample.h"
 
 #include <string.h>
+
+#define NO_TOKEN (-1)
 
 typedef struct generation {
   ordo_run *run;
@@ -50,6 +53,8 @@ static ordo_status prompt(ordo_run *run, GArray **ids)
   if (*text && *list)
     return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "generate.prompt", "generate.prompt_ids is set too",
                               "remove one of the two", "there are two prompts");
+  if (!run->tokenizer && (!*list || !ordo_config_bool(run->config, ORDO_KEY_generate_print_ids)))
+    return ordo_model_tokenizer_unknown(*list ? "generate.print_ids" : "generate.prompt", run->weights->config.vocab, &run->problems);
   *ids = *list ? g_array_new(FALSE, FALSE, sizeof(int32_t)) : ordo_prompt_ids(run->tokenizer, text);
   ordo_status status = *list ? parse_ids(run, list, *ids) : ORDO_OK;
   if (status == ORDO_OK && ((*ids)->len == 0 || (*ids)->len > positions)) {
@@ -65,9 +70,24 @@ static ordo_status prompt(ordo_run *run, GArray **ids)
   return status;
 }
 
+/* Without a temperature the largest logit is taken, whatever else is said. */
+static ordo_status check_sampling(ordo_run *run)
+{
+  const ordo_config *c = run->config;
+  ordo_key key = ordo_config_int(c, ORDO_KEY_generate_top_k) > 0 ? ORDO_KEY_generate_top_k : ORDO_KEY_generate_top_p;
+  if (ordo_config_real(c, ORDO_KEY_generate_temperature) > 0 || (key == ORDO_KEY_generate_top_p && ordo_config_real(c, key) >= 1))
+    return ORDO_OK;
+  return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", ordo_config_name(key),
+                            "generate.temperature is 0: the largest logit is always taken",
+                            "give --temperature too (1 samples from the model as it is)", "%s has no effect", ordo_config_name(key));
+}
+
 static ordo_status generate_prepare(ordo_run *run, void *state)
 {
-  return prompt(run, state);
+  ordo_status status = check_sampling(run);
+  if (status == ORDO_OK)
+    status = ordo_run_check_positions(run, ORDO_KEY_generate_positions);
+  return status == ORDO_OK ? prompt(run, state) : status;
 }
 
 static ordo_status generate_body(ordo_run *run, void *state)
@@ -84,8 +104,8 @@ static ordo_status generate_body(ordo_run *run, void *state)
   options.batch = 0;
   ordo_status status = ordo_embed_create(&options, &embed);
   if (status == ORDO_OK)
-    status = ordo_generate(embed, ids, ordo_config_int(c, ORDO_KEY_generate_positions), &sampling, ordo_tokenizer_begin(run->tokenizer),
-                           emit, &g);
+    status = ordo_generate(embed, ids, ordo_config_int(c, ORDO_KEY_generate_positions), &sampling,
+                           run->tokenizer ? ordo_tokenizer_begin(run->tokenizer) : NO_TOKEN, emit, &g);
   if (status != ORDO_OK)
     return status;
   if (run->rank == 0 && !g.print_ids)
@@ -97,7 +117,7 @@ static ordo_status generate_body(ordo_run *run, void *state)
 int main(int argc, char **argv)
 {
   GArray *ids = NULL;
-  const ordo_verb verb = {'G', "ordo generate", "continues a text", generate_prepare, generate_body};
+  const ordo_verb verb = {'G', "ordo generate", "continues a text", generate_prepare, NULL, generate_body};
   int code = ordo_run_main(&verb, argc, argv, &ids);
   if (ids)
     g_array_unref(ids);

@@ -85,7 +85,8 @@ static void append_field(GString *text, const char *label, const char *value)
 
 static void print_record(FILE *out, int rank, const char *code, const char *what, const char *where, const char *why, const char *next)
 {
-  g_autoptr(GString) text = g_string_new("error ");
+  gboolean colour = g_strcmp0(g_getenv("ORDO_COLOUR_ERRORS"), "1") == 0; /* set by the command, which sees the terminal */
+  g_autoptr(GString) text = g_string_new(colour ? "\033[1;31merror\033[0m " : "error ");
   g_string_append_printf(text, "%s: %s", code, what);
   if (rank >= 0)
     g_string_append_printf(text, " (rank %d)", rank);

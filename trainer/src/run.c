@@ -2,6 +2,7 @@
 #include "run.h"
 
 #include "kernels_memory.h"
+#include "model_tokenizer.h"
 #include "watchdog.h"
 
 #include <limits.h>
@@ -10,8 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SECOND_SPEAKER_DELAY 500000 /* microseconds */
-#define LAST_SPEAKER_DELAY 5000000  /* for a rank that has nothing to add; rank 0's abort ends it before */
+/* Microseconds before a failing rank speaks: the first, each next one more, and one that knows only of another's end. */
+#define FIRST_SPEAKER_DELAY 100000
+#define NEXT_SPEAKER_DELAY 400000
+#define MOST_SPEAKERS 16
+#define WITNESS_DELAY 3000000
+#define LAST_SPEAKER_DELAY 5000000 /* for a rank that has nothing to add; rank 0's abort ends it before */
 
 void ordo_run_say(const ordo_run *run, const char *format, ...)
 {
@@ -67,9 +72,9 @@ static ordo_status check_configuration(ordo_run *run)
                              "remove one of the two", "%s has no effect on a loaded model", ordo_config_name(key));
   if (run->verb != 'T' && !given)
     status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.path", "there is no model",
-                                "give --model.path DIRECTORY or FILE.bin", "model.path is missing");
+                                "give --model DIRECTORY or FILE.bin", "model.path is missing");
   if (run->verb == 'T' && !*ordo_config_string(c, ORDO_KEY_data_train))
-    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data.train FILE",
+    status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data FILE",
                                 "data.train is missing");
   if (run->verb == 'T' && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 &&
       ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) && ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
@@ -116,15 +121,20 @@ static ordo_status make_plan(ordo_run *run)
   return status;
 }
 
-/* The tokenizer beside a model, when none was named: DIRECTORY/tokenizer.bin, or the one beside FILE.bin; null if there is none. */
-static char *tokenizer_beside(const char *model)
+/* The tokenizer: the named one, else that of the model, else none (ids are all that such a model can be given); bytes for fresh weights. */
+static ordo_status open_tokenizer(ordo_run *run, const char *model)
 {
-  gboolean is_directory = g_file_test(model, G_FILE_TEST_IS_DIR);
-  g_autofree char *directory = is_directory ? g_strdup(model) : g_path_get_dirname(model);
-  char *path = g_build_filename(directory, "tokenizer.bin", NULL);
-  if (!g_file_test(path, G_FILE_TEST_IS_REGULAR))
-    g_clear_pointer(&path, g_free);
-  return path;
+  const char *name = ordo_config_string(run->config, ORDO_KEY_data_tokenizer);
+  int64_t vocab = *model ? run->weights->config.vocab : 0;
+  g_autofree char *own = *model && !*name ? ordo_model_tokenizer_find(model, vocab) : NULL;
+  if (*model && !*name && !own)
+    return ORDO_OK;
+  if (vocab && vocab != ORDO_TOKENIZER_BYTES_VOCAB && strcmp(name, "bytes") == 0 && run->rank == 0 &&
+      !ordo_model_tokenizer_is_stated(model))
+    fprintf(stderr, "warning: the vocabulary of %s has %" G_GINT64_FORMAT " entries, bytes have %d: was it trained on bytes?\n", model,
+            vocab, ORDO_TOKENIZER_BYTES_VOCAB);
+  ordo_status status = ordo_tokenizer_open(own ? own : *name ? name : "bytes", vocab, &run->problems, &run->tokenizer);
+  return status == ORDO_OK && own ? ordo_config_set(run->config, ORDO_KEY_data_tokenizer, own, "the model", &run->problems) : status;
 }
 
 static void fresh_config(const ordo_run *run, struct llama_config *config)
@@ -148,16 +158,10 @@ static void fresh_config(const ordo_run *run, struct llama_config *config)
 static ordo_status open_model(ordo_run *run)
 {
   const char *path = ordo_config_string(run->config, ORDO_KEY_model_path);
-  const char *name = ordo_config_string(run->config, ORDO_KEY_data_tokenizer);
-  g_autofree char *beside = NULL;
   ordo_status status = *path ? ordo_weights_open(path, &run->problems, &run->weights) : ORDO_OK;
   if (status != ORDO_OK)
     return status;
-  if (*path && !ordo_config_is_set(run->config, ORDO_KEY_data_tokenizer))
-    beside = tokenizer_beside(path);
-  status = ordo_tokenizer_open(beside ? beside : name, *path ? run->weights->config.vocab : 0, &run->problems, &run->tokenizer);
-  if (status == ORDO_OK && beside)
-    status = ordo_config_set(run->config, ORDO_KEY_data_tokenizer, beside, "beside the model", &run->problems);
+  status = open_tokenizer(run, path);
   if (status != ORDO_OK || *path)
     return status;
   struct llama_config config;
@@ -194,6 +198,45 @@ ordo_status ordo_run_open_data(ordo_run *run, const char *paths, const char *tar
     status = ordo_data_set_targets(data, targets, vocab, &run->problems);
   data->seed = (uint64_t)ordo_config_int(run->config, ORDO_KEY_train_seed);
   return status;
+}
+
+ordo_status ordo_run_open_validation(ordo_run *run, ordo_data *data, ordo_data *validation, int *has)
+{
+  double fraction = ordo_config_real(run->config, ORDO_KEY_data_validation_fraction);
+  const char *paths = ordo_config_string(run->config, ORDO_KEY_data_validation);
+  int64_t kept = data->n_tokens - (int64_t)(fraction * (double)data->n_tokens);
+  ordo_data whole = *data;
+  *has = *paths || fraction > 0;
+  if (*paths && fraction > 0)
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction", "data.validation is set too",
+                              "remove one of the two", "there are two sources of validation data");
+  if (*paths)
+    return ordo_run_open_data(run, paths, "", validation);
+  if (fraction <= 0)
+    return ORDO_OK;
+  if (data->targets)
+    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction",
+                              "data.targets covers all sequences of data.train", "give data.validation a file of its own",
+                              "explicit targets cannot be split");
+  ordo_status status = ordo_data_view(validation, whole.tokens, kept, whole.n_tokens - kept, whole.seq_len,
+                                      "the validation part of data.train", &run->problems);
+  if (status == ORDO_OK)
+    status =
+        ordo_data_view(data, whole.tokens, 0, kept, whole.seq_len, ordo_config_string(run->config, ORDO_KEY_data_train), &run->problems);
+  data->owns_tokens = 1;
+  data->seed = whole.seed;
+  return status;
+}
+
+ordo_status ordo_run_check_positions(ordo_run *run, ordo_key key)
+{
+  int64_t wanted = ordo_config_int(run->config, key), most = run->weights->config.max_positions;
+  if (!ordo_config_is_set(run->config, key) || wanted <= most)
+    return ORDO_OK;
+  g_autofree char *why = g_strdup_printf("the model has %" G_GINT64_FORMAT " positions", most);
+  return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", ordo_config_name(key), why,
+                            "ask for as many as it has, or use another model", "%s = %" G_GINT64_FORMAT " is too many",
+                            ordo_config_name(key), wanted);
 }
 
 void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options)
@@ -269,11 +312,25 @@ void ordo_run_report(ordo_run *run, ordo_status status)
   run->reported = 1;
 }
 
-/* Inside the session: this rank's failure ends all. The others wait a moment, so that an error which all have is shown once. */
+/* This rank's error is that another one has ended. */
+static gboolean is_witness(const ordo_run *run, ordo_status status)
+{
+  gboolean witness = status == ORDO_E_PEER_LOST || (run->stop_signal && *run->stop_signal);
+  for (size_t i = 0; run->context && i < ordo_n_errors(run->context); i++)
+    witness |= strcmp(ordo_error_at(run->context, i)->code, "E-COMM-GAVE-UP") == 0;
+  return witness && run->ranks > 1;
+}
+
+/* Inside the session: this rank's failure ends all. The ranks speak in turn, so that an error which several have is shown once: the first
+ * to speak ends the others. A rank that
+ * lost a peer, or is itself being ended, is only a witness: the launcher knows which rank was lost and why, ends the witnesses within a
+ * second or two, and says it. A witness that spoke and aborted at once would hide that, and a second one would even blame the first. */
 static void abort_all(const ordo_run *run, ordo_status status)
 {
-  if (run->rank != 0)
-    g_usleep(run->reported ? LAST_SPEAKER_DELAY : SECOND_SPEAKER_DELAY);
+  int turn = MIN(run->rank, MOST_SPEAKERS);
+  g_usleep(turn > 0 && run->reported ? LAST_SPEAKER_DELAY : FIRST_SPEAKER_DELAY + (gulong)turn * NEXT_SPEAKER_DELAY);
+  if (is_witness(run, status))
+    g_usleep(WITNESS_DELAY);
   if (!run->reported)
     print_everything(run, status);
   if (run->ranks > 1)
@@ -367,11 +424,18 @@ int ordo_run_main(const ordo_verb *verb, int argc, char **argv, void *state)
   if (status == ORDO_OK)
     status = prepare(&run, verb, state);
   code = agree(&run, status);
+  if (code == 0 && verb->outputs)
+    code = agree(&run, run.rank == 0 ? verb->outputs(&run, state) : ORDO_OK);
   if (code == 0) {
     status = verb->body(&run, state);
     if (status != ORDO_OK)
       abort_all(&run, status);
     code = ordo_exit_code(status);
+    if (status == ORDO_OK && run.stopped) {
+      fflush(stdout);
+      ordo_problems_print(&run.problems, stderr); /* rank 0 has the only record */
+      code = ordo_exit_code(ORDO_E_STATE);
+    }
   }
   finish(&run);
   return code;

@@ -3,6 +3,7 @@
 
 #include "files.h"
 #include "hf.h"
+#include "model_tokenizer.h"
 #include "safetensors.h"
 
 #include <math.h>
@@ -90,18 +91,11 @@ static ordo_status write_small_files(ordo_embed *embed, const char *directory, o
                                      ordo_problems *problems)
 {
   const struct llama_config *config = llama_get_config(ordo_embed_llama(embed));
-  gboolean bytes = strcmp(tokenizer, "bytes") == 0;
+  int32_t begin = !*tokenizer ? -1 : strcmp(tokenizer, "bytes") == 0 ? 256 : 1, end = begin < 0 ? -1 : begin + 1;
   g_autofree char *path = g_build_filename(directory, "config.json", NULL);
-  g_autofree char *text = ordo_hf_config_text(config, ordo_embed_initializer_range(embed), dtype, bytes ? 256 : 1, bytes ? 257 : 2);
-  g_autofree char *copy = g_build_filename(directory, "tokenizer.bin", NULL), *data = NULL;
-  g_autofree char *why = NULL;
-  gsize length = 0;
+  g_autofree char *text = ordo_hf_config_text(config, ordo_embed_initializer_range(embed), dtype, begin, end);
   ordo_status status = ordo_file_replace(path, text, strlen(text), problems);
-  if (status != ORDO_OK || bytes)
-    return status;
-  if (!(data = ordo_file_whole(tokenizer, SIZE_MAX / 2, &length, &why)))
-    return ordo_problems_push(problems, ORDO_E_IO, "E-FILE-IO", tokenizer, why, "check its permissions", "cannot copy the tokenizer");
-  return ordo_file_replace(copy, data, length, problems);
+  return status == ORDO_OK ? ordo_model_tokenizer_write(directory, tokenizer, problems) : status;
 }
 
 ordo_status ordo_save_model(ordo_embed *embed, const char *directory, ordo_dtype dtype, const char *tokenizer)

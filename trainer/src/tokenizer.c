@@ -10,7 +10,6 @@
 #include <string.h>
 
 #define BYTES_BEGIN 256
-#define BYTES_END 257
 #define LLAMA_BEGIN 1
 #define LLAMA_END 2
 #define LONGEST_PIECE 65536
@@ -101,7 +100,7 @@ void ordo_tokenizer_free(ordo_tokenizer *tokenizer)
 
 int64_t ordo_tokenizer_vocab(const ordo_tokenizer *tokenizer)
 {
-  return tokenizer->pieces ? (int64_t)tokenizer->pieces->len : BYTES_END + 1;
+  return tokenizer->pieces ? (int64_t)tokenizer->pieces->len : ORDO_TOKENIZER_BYTES_VOCAB;
 }
 
 gboolean ordo_tokenizer_is_bytes(const ordo_tokenizer *tokenizer)

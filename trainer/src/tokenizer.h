@@ -12,6 +12,8 @@
 
 typedef struct ordo_tokenizer ordo_tokenizer;
 
+enum { ORDO_TOKENIZER_BYTES_VOCAB = 258 }; /* 256 bytes, begin, end */
+
 /* `name` is "bytes" or the path of a tokenizer.bin. `vocab`: entries to read, the rows of the model's embedding; 0: to the end of
  * the file. The caller owns *tokenizer. Errors: NOT_FOUND, IO, INVALID (damaged, or another number of entries than vocab). */
 ordo_status ordo_tokenizer_open(const char *name, int64_t vocab, ordo_problems *problems, ordo_tokenizer **tokenizer);

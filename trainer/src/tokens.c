@@ -2,6 +2,7 @@
 #include "tokens.h"
 
 #include "files.h"
+#include "model_tokenizer.h"
 
 #include <errno.h>
 #include <string.h>
@@ -118,6 +119,8 @@ static ordo_status check_text(const request *r, const char *data, size_t length)
 
 static ordo_status open_text(const request *r, segment *s, const char *data, size_t length, gboolean any)
 {
+  if (!r->tokenizer)
+    return ordo_model_tokenizer_unknown(r->path, r->vocab, r->problems);
   ordo_status status = any ? ORDO_OK : check_text(r, data, length);
   s->is_text = TRUE;
   if (status != ORDO_OK)

@@ -13,8 +13,8 @@
 typedef struct ordo_tokens ordo_tokens;
 
 /* `format` is a choice of data.format. `begin`: a begin token before each text. vocab > 0: larger ids are refused. The tokenizer must
- * outlive nothing; it is used here only. Errors: NOT_FOUND, IO, INVALID (empty, binary, not UTF-8, odd size, damaged header, ids).
- * The caller owns *tokens. */
+ * outlive nothing; it is used here only; null: none is known, and texts are refused. Errors: NOT_FOUND, IO, INVALID (empty, binary, not
+ * UTF-8, odd size, damaged header, ids). The caller owns *tokens. */
 ordo_status ordo_tokens_open(const char *paths, const char *format, const ordo_tokenizer *tokenizer, gboolean begin, int64_t vocab,
                              ordo_problems *problems, ordo_tokens **tokens);
 void ordo_tokens_free(ordo_tokens *tokens);

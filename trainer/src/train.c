@@ -2,10 +2,12 @@
  *
  * Beside the outputs: resolved.ini (the same run again), metrics.jsonl (a line a step), validation.jsonl, summary.json, model/ (a
  * Hugging Face directory); model-before-error/ in its place when the loss exploded. SIGINT and SIGTERM let the running step finish on all
- * ranks, then the model is saved as at the end.
+ * ranks, then the model is saved as at the end; the exit code is 1, since the run is not done.
  */
 #include "files.h"
 #include "metrics.h"
+#include "model_tokenizer.h"
+#include "output.h"
 #include "run.h"
 #include "sample.h"
 #include "save.h"
@@ -52,51 +54,28 @@ static char *output_path(const ordo_run *run, const char *name)
   return *directory ? g_build_filename(directory, name, NULL) : NULL;
 }
 
-static ordo_status split_validation(ordo_run *run, training *t)
-{
-  double fraction = ordo_config_real(run->config, ORDO_KEY_data_validation_fraction);
-  const char *paths = text_of(run, ORDO_KEY_data_validation);
-  int64_t kept = t->data.n_tokens - (int64_t)(fraction * (double)t->data.n_tokens);
-  if (*paths && fraction > 0)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction", "data.validation is set too",
-                              "remove one of the two", "there are two sources of validation data");
-  t->has_validation = *paths || fraction > 0;
-  if (*paths)
-    return ordo_run_open_data(run, paths, "", &t->validation);
-  if (fraction <= 0)
-    return ORDO_OK;
-  if (t->data.targets)
-    return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.validation_fraction",
-                              "data.targets covers all sequences of data.train", "give data.validation a file of its own",
-                              "explicit targets cannot be split");
-  ordo_status status = ordo_data_view(&t->validation, t->data.tokens, kept, t->data.n_tokens - kept, t->data.seq_len,
-                                      "the validation part of data.train", &run->problems);
-  uint64_t seed = t->data.seed;
-  if (status == ORDO_OK)
-    status = ordo_data_view(&t->data, t->data.tokens, 0, kept, t->data.seq_len, text_of(run, ORDO_KEY_data_train), &run->problems);
-  t->data.owns_tokens = 1;
-  t->data.seed = seed;
-  return status;
-}
-
-static ordo_status write_resolved(ordo_run *run)
-{
-  const char *directory = text_of(run, ORDO_KEY_train_output);
-  g_autofree char *path = output_path(run, "resolved.ini"), *resolved = ordo_config_resolved(run->config);
-  if (!path || run->rank != 0)
-    return ORDO_OK;
-  ordo_status status = ordo_directory_make(directory, &run->problems);
-  return status == ORDO_OK ? ordo_file_replace(path, resolved, strlen(resolved), &run->problems) : status;
-}
-
 static ordo_status train_prepare(ordo_run *run, void *state)
 {
   training *t = state;
+  run->stop_signal = &stop_signal;
   ordo_status status = ordo_run_open_data(run, text_of(run, ORDO_KEY_data_train), text_of(run, ORDO_KEY_data_targets), &t->data);
   if (status == ORDO_OK)
-    status = split_validation(run, t);
+    status = ordo_run_open_validation(run, &t->data, &t->validation, &t->has_validation);
   t->data.shuffled = strcmp(text_of(run, ORDO_KEY_data_order), "shuffled") == 0;
-  return status == ORDO_OK ? write_resolved(run) : status;
+  if (status == ORDO_OK)
+    status = ordo_run_check_positions(run, ORDO_KEY_train_sample_positions);
+  if (status == ORDO_OK && !run->tokenizer && ordo_config_int(run->config, ORDO_KEY_train_sample_positions) > 0)
+    status = ordo_model_tokenizer_unknown("train.sample_positions", run->weights->config.vocab, &run->problems);
+  /* What the text was read with is from now on the tokenizer of the model; ids say nothing about one. */
+  if (status == ORDO_OK && !*text_of(run, ORDO_KEY_data_tokenizer) && run->tokenizer && ordo_tokens_are_text(t->data.tokens))
+    status = ordo_config_set(run->config, ORDO_KEY_data_tokenizer, "bytes", "the text of data.train", &run->problems);
+  return status;
+}
+
+static ordo_status train_outputs(ordo_run *run, void *state)
+{
+  (void)state;
+  return ordo_output_take(run->config, &run->problems);
 }
 
 static void announce(ordo_run *run, training *t)
@@ -122,6 +101,9 @@ static void announce(ordo_run *run, training *t)
                : run->ranks > 1                      ? "ddp (default)"
                                                      : "none",
                run->ranks, run->ranks > 1 ? "s" : "", ordo_plan_digest(run->plan));
+  if (ordo_config_int(run->config, ORDO_KEY_train_batch) < run->ranks)
+    ordo_run_say(run, "note     train.batch is %" G_GINT64_FORMAT ": %" G_GINT64_FORMAT " of %d ranks have no sequence and only take part\n",
+                 ordo_config_int(run->config, ORDO_KEY_train_batch), run->ranks - ordo_config_int(run->config, ORDO_KEY_train_batch), run->ranks);
   ordo_run_say(run, "compute  OpenBLAS core %s%s", run->blas.name, run->blas.fallback ? " (a fallback: ordo doctor)" : "");
   if (t->metrics.peak > 0)
     ordo_run_say(run, ", %.1f GFLOP/s measured", t->metrics.peak / 1e9);
@@ -232,9 +214,23 @@ static ordo_status loop(ordo_run *run, training *t)
       status = validate(run, t);
   }
   ordo_metrics_end_line(&t->metrics);
-  if (status == ORDO_OK && t->stopped)
-    ordo_run_say(run, "stopped by a signal after step %" G_GINT64_FORMAT "; the model is saved as it is\n", t->done);
   return status;
+}
+
+/* A run that a signal stopped has saved what there is, and is an error all the same: `ordo train && next` must not go on. */
+static void say_stopped(ordo_run *run, training *t)
+{
+  g_autofree char *model = output_path(run, "model"), *next = NULL;
+  gboolean saved = model && ordo_config_bool(run->config, ORDO_KEY_checkpoint_save);
+  const char *name = stop_signal == SIGINT ? "SIGINT" : stop_signal == SIGTERM ? "SIGTERM" : "a signal to another rank";
+  run->stopped = 1;
+  if (run->rank != 0)
+    return;
+  next = saved ? g_strdup_printf("train on from these weights: --model %s", model) : g_strdup("start it again");
+  ordo_problems_push(&run->problems, ORDO_E_STATE, "E-TRAIN-STOPPED", saved ? model : text_of(run, ORDO_KEY_train_output),
+                     "all ranks finished that step; optimizer state and position in the data are not kept", next,
+                     "stopped by %s after step %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT "; %s", name, t->done, t->metrics.steps,
+                     saved ? "the model is saved" : "no model was to be saved");
 }
 
 static void print_piece(void *ctx, int32_t previous, int32_t id)
@@ -325,7 +321,7 @@ static gboolean is_shared_error(const ordo_run *run)
          (strcmp(error->code, "E-STEP-NONFINITE") == 0 || strcmp(error->code, "E-STEP-WEIGHT") == 0);
 }
 
-/* What was trained until then is not lost; an older model/ stays as it is. */
+/* What was trained until then is not lost. */
 static void keep_weights(ordo_run *run, training *t, ordo_status status)
 {
   g_autofree char *directory = output_path(run, "model-before-error");
@@ -361,6 +357,8 @@ static ordo_status run_training(ordo_run *run, training *t)
     status = sample(run, t);
   if (status == ORDO_OK)
     report(run, t);
+  if (status == ORDO_OK && t->stopped)
+    say_stopped(run, t);
   return status;
 }
 
@@ -397,7 +395,7 @@ static ordo_status train_body(ordo_run *run, void *state)
 int main(int argc, char **argv)
 {
   training t = {0};
-  const ordo_verb verb = {'T', "ordo train", "trains a Llama model", train_prepare, train_body};
+  const ordo_verb verb = {'T', "ordo train", "trains a Llama model", train_prepare, train_outputs, train_body};
   int code = ordo_run_main(&verb, argc, argv, &t);
   ordo_metrics_close(&t.metrics);
   if (t.validation_file)

@@ -5,12 +5,29 @@
 
 #include <string.h>
 
+/* People also give a file of the model's directory, or the directory of a run: where the model is then, null if `path` is no such thing. */
+static char *directory_meant(const char *path)
+{
+  g_autofree char *config = g_build_filename(path, "config.json", NULL), *inner = g_build_filename(path, "model", NULL),
+                  *of_run = g_build_filename(inner, "config.json", NULL);
+  if (g_file_test(path, G_FILE_TEST_IS_DIR))
+    return !g_file_test(config, G_FILE_TEST_EXISTS) && g_file_test(of_run, G_FILE_TEST_EXISTS) ? g_steal_pointer(&inner) : NULL;
+  return g_str_has_suffix(path, ".safetensors") || g_str_has_suffix(path, ".json") ? g_path_get_dirname(path) : NULL;
+}
+
 ordo_status ordo_weights_open(const char *path, ordo_problems *problems, ordo_weights **weights)
 {
   if (!g_file_test(path, G_FILE_TEST_EXISTS))
     return ordo_problems_push(problems, ORDO_E_NOT_FOUND, "E-MODEL-PATH", path, "there is no such file or directory",
                               "give a Hugging Face directory (config.json and model.safetensors) or a llama2.c .bin",
                               "cannot read the model");
+  g_autofree char *directory = directory_meant(path), *next = NULL;
+  if (directory) {
+    next = g_strdup_printf("give the directory: --model %s", directory);
+    return ordo_problems_push(problems, ORDO_E_INVALID, "E-MODEL-PATH", path,
+                              "a model is a Hugging Face directory (config.json and model.safetensors) or a llama2.c .bin", next,
+                              "the path leads beside a model");
+  }
   return g_file_test(path, G_FILE_TEST_IS_DIR) ? ordo_hf_open(path, problems, weights) : ordo_llama2c_open(path, problems, weights);
 }
 

@@ -301,9 +301,19 @@ static void channel_stats(void *ctx, ordo_comm_stats *stats)
 ordo_channel *ordo_channel_new(ordo_hub *hub, const char *name, int32_t rank, int32_t size, const ordo_transport *transport, void *state)
 {
   ordo_channel *channel = g_new0(ordo_channel, 1);
-  ordo_comm table = {sizeof(ordo_comm), channel,         rank,         size, channel_start, channel_test, channel_wait, channel_progress,
-                     channel_alloc,     channel_release, channel_stats,
-                     ORDO_COMM_PIECES,  0};
+  ordo_comm table = {sizeof(ordo_comm),
+                     channel,
+                     rank,
+                     size,
+                     channel_start,
+                     channel_test,
+                     channel_wait,
+                     channel_progress,
+                     channel_alloc,
+                     channel_release,
+                     channel_stats,
+                     ORDO_COMM_PIECES,
+                     0};
   channel->table = table;
   channel->hub = hub;
   channel->name = g_strdup(name ? name : "");

@@ -1,8 +1,8 @@
 /* pieces.c - all-gathers and reduce-scatters whose whole side is not in rank order.
  *
- * A collective with pieces moves the same elements as one without; only their places differ. A transport that copies element by element (the
- * shared window) asks for runs that are contiguous on both sides and needs no temporary. For the others the channel packs the buffers into
- * rank order before and puts the result in place afterwards, so that every communicator of this host has the feature.
+ * A collective with pieces moves the same elements as one without; only their places differ. A transport that copies element by element
+ * (the shared window) asks for runs that are contiguous on both sides and needs no temporary. For the others the channel packs the buffers
+ * into rank order before and puts the result in place afterwards, so that every communicator of this host has the feature.
  */
 #include "channel.h"
 

@@ -24,7 +24,7 @@ typedef struct memory_block {
 struct ordo_memory {
   ordo_context *context;
   GMutex lock;
-  GHashTable *blocks;               /* address -> memory_block */
+  GHashTable *blocks;                            /* address -> memory_block */
   const memory_source *sources[ORDO_N_MEM_TAGS]; /* null: the context */
   GPtrArray *all_sources;
   int64_t now[ORDO_N_MEM_TAGS + 1]; /* the last one is the sum */

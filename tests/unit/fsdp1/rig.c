@@ -329,9 +329,12 @@ ordo_status rig_create(rig *r, const rig_options *options)
                                      .flags = options->flags,
                                      .models = options->two_models ? models : NULL,
                                      .n_models = options->two_models ? 2 : 0};
-  r->embedder = (ordo_embedder){
-      .struct_size = sizeof r->embedder, .ctx = r, .model_build = build, .weights_read = read_weights,
-                                .bind = options->fail_bind ? bind : NULL, .optimizer_create = make_optimizer};
+  r->embedder = (ordo_embedder){.struct_size = sizeof r->embedder,
+                                .ctx = r,
+                                .model_build = build,
+                                .weights_read = read_weights,
+                                .bind = options->fail_bind ? bind : NULL,
+                                .optimizer_create = make_optimizer};
   const ordo_session_options session_options = {.struct_size = sizeof session_options,
                                                 .comm = rig_comm,
                                                 .seed = 1,

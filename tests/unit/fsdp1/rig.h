@@ -59,8 +59,8 @@ typedef struct rig {
   int optimizers_made, rebound, binds;
   ordo_leaf *first_leaves[2][RIG_PARAMS]; /* of the optimizer when it was made */
   float *state[2][RIG_PARAMS];            /* eager: of leaves[g][l] */
-  int restored; /* the optimizer was freed with the leaves and the state that it was made with */
-  int64_t elements_at_creation; /* of the leaves that the optimizer was made of */
+  int restored;                           /* the optimizer was freed with the leaves and the state that it was made with */
+  int64_t elements_at_creation;           /* of the leaves that the optimizer was made of */
   int step;
   float *reference[RIG_PARAMS];
   double norm; /* of the last step, by the reference */
@@ -71,7 +71,7 @@ extern ordo_comm_provider *rig_comm;
 extern int rig_rank, rig_ranks;
 extern int rig_tiny;         /* 1: no dimension is above 3 */
 extern const char *rig_path; /* of plugins */
-extern int64_t rig_scale; /* rows of every parameter are multiplied by it; 1 */
+extern int64_t rig_scale;    /* rows of every parameter are multiplied by it; 1 */
 
 /* Starts and ends MPI, the context and the provider; argv[1] is the plugin path. */
 void rig_start(int argc, char **argv);

@@ -115,7 +115,13 @@ static void start(small_job *j, int32_t ranks, int32_t rank, const shape *shapes
   static const char *const names[3] = {"embed", "layers.0", "head"}, *const classes[3] = {"Embedding", "Block", "Head"};
   memset(j, 0, sizeof *j);
   j->host = (ordo_host){.struct_size = sizeof j->host, .ctx = j, .fail = fail_record};
-  j->comm = (ordo_comm){.struct_size = sizeof j->comm, .ctx = j, .rank = rank, .size = ranks, .alloc = comm_alloc, .free = comm_free, .features = ORDO_COMM_PIECES};
+  j->comm = (ordo_comm){.struct_size = sizeof j->comm,
+                        .ctx = j,
+                        .rank = rank,
+                        .size = ranks,
+                        .alloc = comm_alloc,
+                        .free = comm_free,
+                        .features = ORDO_COMM_PIECES};
   j->axis = (ordo_axis){sizeof j->axis, "fsdp2", 0, ORDO_AXIS_DATA, ranks, rank, &j->comm};
   j->job = (ordo_job){.struct_size = sizeof j->job,
                       .ctx = j,
@@ -135,7 +141,8 @@ static void start(small_job *j, int32_t ranks, int32_t rank, const shape *shapes
   }
   for (uint32_t i = 0; i < n; i++) {
     ordo_param *param = &j->params[i];
-    *param = (ordo_param){.struct_size = sizeof *param, .name = "p", .index = i, .dtype = ORDO_F32, .flags = ORDO_PARAM_REQUIRES_GRAD, .tie_group = -1};
+    *param = (ordo_param){
+        .struct_size = sizeof *param, .name = "p", .index = i, .dtype = ORDO_F32, .flags = ORDO_PARAM_REQUIRES_GRAD, .tie_group = -1};
     param->unit = (uint32_t)shapes[i].unit;
     param->ndim = shapes[i].columns > 0 ? 2 : 1;
     param->shape[0] = shapes[i].rows;
@@ -144,7 +151,8 @@ static void start(small_job *j, int32_t ranks, int32_t rank, const shape *shapes
     j->param_list[i] = param;
     j->chunks[i] = (ordo_chunk){.struct_size = sizeof j->chunks[i], .param = param, .kind = ORDO_CHUNK_RECT, .ndim = param->ndim};
     memcpy(j->chunks[i].extent, param->shape, sizeof param->shape);
-    j->placements[i] = (ordo_placement){.struct_size = sizeof j->placements[i], .data = {ORDO_REPLICATE}, .grad_partial = {1}, .n_chunks = 1, .chunks = &j->chunks[i]};
+    j->placements[i] = (ordo_placement){
+        .struct_size = sizeof j->placements[i], .data = {ORDO_REPLICATE}, .grad_partial = {1}, .n_chunks = 1, .chunks = &j->chunks[i]};
     j->leaves[i] = (ordo_leaf){.struct_size = sizeof j->leaves[i],
                                .name = "p",
                                .index = i,
@@ -176,8 +184,8 @@ static const ordo_strategy *table(void)
 }
 
 /* A block and the root of stories260K: q, k, v, o, gate, up, down, two norms; embedding, final norm. */
-static const shape STORIES[] = {{0, 512, 64}, {1, 64, 64}, {1, 32, 64}, {1, 32, 64}, {1, 64, 64}, {1, 172, 64},
-                                {1, 172, 64}, {1, 64, 172}, {1, 64, 0}, {1, 64, 0},  {2, 64, 0}};
+static const shape STORIES[] = {{0, 512, 64}, {1, 64, 64},  {1, 32, 64}, {1, 32, 64}, {1, 64, 64}, {1, 172, 64},
+                                {1, 172, 64}, {1, 64, 172}, {1, 64, 0},  {1, 64, 0},  {2, 64, 0}};
 enum { N_STORIES = sizeof STORIES / sizeof STORIES[0] };
 
 static void rows_are_cut_like_torch_chunk(void **state)
@@ -186,10 +194,21 @@ static void rows_are_cut_like_torch_chunk(void **state)
     int64_t dim0;
     int32_t ranks;
     int64_t rows[6];
-  } table_rows[] = {{64, 2, {32, 32}},          {172, 2, {86, 86}},          {64, 3, {22, 22, 20}},        {32, 3, {11, 11, 10}},
-                    {172, 3, {58, 58, 56}},     {512, 3, {171, 171, 170}},   {172, 4, {43, 43, 43, 43}},   {64, 5, {13, 13, 13, 13, 12}},
-                    {32, 5, {7, 7, 7, 7, 4}},   {172, 5, {35, 35, 35, 35, 32}}, {512, 5, {103, 103, 103, 103, 100}}, {6, 4, {2, 2, 2, 0}},
-                    {2, 5, {1, 1, 0, 0, 0}},    {5, 4, {2, 2, 1, 0}},        {9, 6, {2, 2, 2, 2, 1, 0}}};
+  } table_rows[] = {{64, 2, {32, 32}},
+                    {172, 2, {86, 86}},
+                    {64, 3, {22, 22, 20}},
+                    {32, 3, {11, 11, 10}},
+                    {172, 3, {58, 58, 56}},
+                    {512, 3, {171, 171, 170}},
+                    {172, 4, {43, 43, 43, 43}},
+                    {64, 5, {13, 13, 13, 13, 12}},
+                    {32, 5, {7, 7, 7, 7, 4}},
+                    {172, 5, {35, 35, 35, 35, 32}},
+                    {512, 5, {103, 103, 103, 103, 100}},
+                    {6, 4, {2, 2, 2, 0}},
+                    {2, 5, {1, 1, 0, 0, 0}},
+                    {5, 4, {2, 2, 1, 0}},
+                    {9, 6, {2, 2, 2, 2, 1, 0}}};
   (void)state;
   for (size_t t = 0; t < sizeof table_rows / sizeof table_rows[0]; t++)
     for (int32_t r = 0; r < table_rows[t].ranks; r++) {
@@ -301,9 +320,12 @@ static void estimates_follow_the_formula(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(rows_are_cut_like_torch_chunk), cmocka_unit_test(messages_are_padded_to_the_first_rank),
-      cmocka_unit_test(both_halves_or_neither),        cmocka_unit_test(an_evaluation_has_no_optimizer),
-      cmocka_unit_test(what_is_sharded_is_not_sharded_again), cmocka_unit_test(estimates_follow_the_formula),
+      cmocka_unit_test(rows_are_cut_like_torch_chunk),
+      cmocka_unit_test(messages_are_padded_to_the_first_rank),
+      cmocka_unit_test(both_halves_or_neither),
+      cmocka_unit_test(an_evaluation_has_no_optimizer),
+      cmocka_unit_test(what_is_sharded_is_not_sharded_again),
+      cmocka_unit_test(estimates_follow_the_formula),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,8 @@ static void patterns_must_match(void **state)
   (void)state;
   refused(&(rig_options){.strategy = "fsdp2:ignored=p3,q*", .rebinds = 1}, ORDO_E_INVALID, "pattern number 2|'p3,q*'");
   refused(&(rig_options){.strategy = "fsdp2:units=list:unit_list=layer.*", .rebinds = 1}, ORDO_E_INVALID, "unit_list|pattern number 1");
-  refused(&(rig_options){.strategy = "fsdp2:units=list:unit_list=layers.0,layers.*", .rebinds = 1}, ORDO_E_INVALID, "'layers.0' matches two");
+  refused(&(rig_options){.strategy = "fsdp2:units=list:unit_list=layers.0,layers.*", .rebinds = 1}, ORDO_E_INVALID,
+          "'layers.0' matches two");
   refused(&(rig_options){.strategy = "fsdp2:units=list", .rebinds = 1}, ORDO_E_INVALID, "units=list without unit_list");
   refused(&(rig_options){.strategy = "fsdp2:units=class", .rebinds = 1}, ORDO_E_INVALID, "units=class without unit_classes");
   refused(&(rig_options){.strategy = "fsdp2:ignored=*", .rebinds = 1}, ORDO_E_INVALID, "nothing to shard");
@@ -62,7 +63,8 @@ static void a_refusal_leaves_both_as_before(void **state)
 {
   (void)state;
   rig r;
-  rig_expect(rig_begin(&r, &(rig_options){.strategy = "fsdp2", .rebinds = 1, .eager = 1, .fail_rebind = 1}), ORDO_E_UNSUPPORTED, "rebind refuses");
+  rig_expect(rig_begin(&r, &(rig_options){.strategy = "fsdp2", .rebinds = 1, .eager = 1, .fail_rebind = 1}), ORDO_E_UNSUPPORTED,
+             "rebind refuses");
   assert_int_equal(r.restored, 1);
   rig_end(&r);
 }

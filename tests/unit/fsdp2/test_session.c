@@ -76,7 +76,8 @@ static void keeps_a_part_between_forward_and_backward(void **state)
 
 static void replicas_of_shards(void **state)
 {
-  static const char *const modes[] = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:no_sync=false", "ddp=2+fsdp2=2:reshard_after_forward=false"};
+  static const char *const modes[] = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:no_sync=false",
+                                      "ddp=2+fsdp2=2:reshard_after_forward=false"};
   (void)state;
   for (size_t m = 0; rig_ranks == 4 && m < 4; m++) {
     const rig_options options = options_of(modes[m]);
@@ -180,15 +181,18 @@ static void collectives_are_counted(void **state)
     const char *strategy;
     uint64_t gathers, scatters;
     int n_micro;
-  } rows[] = {{"fsdp2", 7, 4, 1}, {"fsdp2:reshard_after_forward=false", 4, 4, 1}, {"fsdp2:units=none", 1, 1, 1}, {"fsdp2:no_sync=false", 14, 8, 2}};
+  } rows[] = {
+      {"fsdp2", 7, 4, 1}, {"fsdp2:reshard_after_forward=false", 4, 4, 1}, {"fsdp2:units=none", 1, 1, 1}, {"fsdp2:no_sync=false", 14, 8, 2}};
   (void)state;
   for (size_t i = 0; rig_ranks > 1 && i < sizeof rows / sizeof rows[0]; i++) {
     rig r;
     uint64_t bytes[2][2];
     const rig_options options = options_of(rows[i].strategy);
-    const uint64_t w = (uint64_t)rig_ranks, root = ((37 + w - 1) / w * 5 + (5 + w - 1) / w) * w, block = ((13 + w - 1) / w * 5 + (5 + w - 1) / w) * w;
+    const uint64_t w = (uint64_t)rig_ranks, root = ((37 + w - 1) / w * 5 + (5 + w - 1) / w) * w,
+                   block = ((13 + w - 1) / w * 5 + (5 + w - 1) / w) * w;
     rig_ok(rig_begin(&r, &options), rows[i].strategy);
-    uint64_t gathers = rig_calls(&r, "fsdp2", ORDO_ALL_GATHER, &bytes[0][0]), scatters = rig_calls(&r, "fsdp2", ORDO_REDUCE_SCATTER, &bytes[0][1]);
+    uint64_t gathers = rig_calls(&r, "fsdp2", ORDO_ALL_GATHER, &bytes[0][0]),
+             scatters = rig_calls(&r, "fsdp2", ORDO_REDUCE_SCATTER, &bytes[0][1]);
     rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = rows[i].n_micro}), "step");
     assert_int_equal(rig_calls(&r, "fsdp2", ORDO_ALL_GATHER, &bytes[1][0]) - gathers, rows[i].gathers);
     assert_int_equal(rig_calls(&r, "fsdp2", ORDO_REDUCE_SCATTER, &bytes[1][1]) - scatters, rows[i].scatters);
@@ -203,8 +207,8 @@ static void collectives_are_counted(void **state)
 /* Parameters travel and compute as bf16 values, weights stay fp32; small integers as gradients are exact in bf16. */
 static void trains_with_16_bit_messages(void **state)
 {
-  static const char *const modes[] = {"fsdp2_bf16", "fsdp2_bf16:reduce_dtype=f32", "fsdp2_bf16:reduce_dtype=f32:reshard_after_forward=false",
-                                      "fsdp2_bf16:no_sync=false"};
+  static const char *const modes[] = {"fsdp2_bf16", "fsdp2_bf16:reduce_dtype=f32",
+                                      "fsdp2_bf16:reduce_dtype=f32:reshard_after_forward=false", "fsdp2_bf16:no_sync=false"};
   (void)state;
   for (size_t m = 0; m < 4; m++) {
     rig_options options = options_of(modes[m]);

@@ -367,6 +367,9 @@ static void test_order_of_files(void **state)
       make(w->context, pairs[i][0], pairs[i][1], 4, 0, &a);
       make(context, pairs[i][0], pairs[i][1], 4, 0, &b);
       char *x = ordo_plan_render(a, ORDO_RENDER_TEXT, 0), *y = ordo_plan_render(b, ORDO_RENDER_TEXT, 0);
+      char *x_see = strstr(x, "see it:"), *y_see = strstr(y, "see it:"); /* that command names the directory */
+      if (x_see && y_see)
+        *x_see = *y_see = '\0';
       assert_string_equal(x, y);
       ordo_string_free(x);
       ordo_string_free(y);

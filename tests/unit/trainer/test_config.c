@@ -120,8 +120,10 @@ static void bad_arguments_are_named(void **state)
                              {"--optim.lr", "nan", "a number"},
                              {"--optim.name", "adam", "adamw|sgd"},
                              {"-n", "3", "two dashes"},
+                             {"-n", "3", "`ordo train --help` lists all options"},
                              {"--strateg", "ddp", "unknown key"},
-                             {"--generate.top_k", "3", "another verb"},
+                             {"--strateg", "ddp", "`ordo train --help` lists all keys"},
+                             {"--generate.top_k", "3", "`ordo train --help` lists the keys"},
                              {"--train.steps", " 5", "whole number"},
                              {"--optim.lr", "1e400", "a number"},
                              {"--train.ordered", "maybe", "true or false"}};
@@ -149,6 +151,37 @@ static void the_resolved_text_gives_the_same_configuration(void **state)
   assert_int_equal(read_text(*state, resolved, second, &problems), ORDO_OK);
   for (ordo_key key = 0; key < ORDO_N_KEYS; key++)
     assert_string_equal(ordo_config_string(first, key), ordo_config_string(second, key));
+}
+
+/* Run again from resolved.ini, the directory that was overwritten once would be overwritten without a word. */
+static void a_permission_to_overwrite_is_for_one_run(void **state)
+{
+  g_autoptr(ordo_config) first = ordo_config_new('T'), second = ordo_config_new('T');
+  g_auto(ordo_problems) problems;
+  ordo_problems_init(&problems);
+  assert_int_equal(ordo_config_set(first, ORDO_KEY_train_overwrite, "true", "test", &problems), ORDO_OK);
+  g_autofree char *resolved = ordo_config_resolved(first);
+  assert_int_equal(read_text(*state, resolved, second, &problems), ORDO_OK);
+  assert_false(ordo_config_bool(second, ORDO_KEY_train_overwrite));
+}
+
+static void a_text_in_the_place_of_a_configuration_is_answered(void **state)
+{
+  static const struct {
+    char verb;
+    const char *option;
+    const char *help;
+  } cases[] = {
+      {'T', "--data ", "`ordo train --help`"}, {'E', "--data ", "`ordo eval --help`"}, {'G', "--model ", "`ordo generate --help`"}};
+  for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+    g_autofree char *path = scratch_text(*state, "my.txt", "Once upon a time\n"), *words = g_strconcat(cases[i].option, path, NULL);
+    g_autoptr(ordo_config) config = ordo_config_new(cases[i].verb);
+    g_auto(ordo_problems) problems;
+    ordo_problems_init(&problems);
+    assert_int_equal(ordo_config_read_file(config, path, &problems), ORDO_E_INVALID);
+    assert_true(problems_mention(&problems, words));
+    assert_true(problems_mention(&problems, cases[i].help));
+  }
 }
 
 static void help_lists_the_keys_of_the_verb_only(void **state)
@@ -189,6 +222,8 @@ int main(void)
       cmocka_unit_test_setup_teardown(a_byte_order_mark_is_skipped, scratch_setup, scratch_teardown),
       cmocka_unit_test(bad_arguments_are_named),
       cmocka_unit_test_setup_teardown(the_resolved_text_gives_the_same_configuration, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(a_permission_to_overwrite_is_for_one_run, scratch_setup, scratch_teardown),
+      cmocka_unit_test_setup_teardown(a_text_in_the_place_of_a_configuration_is_answered, scratch_setup, scratch_teardown),
       cmocka_unit_test(help_lists_the_keys_of_the_verb_only),
       cmocka_unit_test_setup_teardown(fuzzed_files_never_crash, scratch_setup, scratch_teardown),
   };

@@ -2,6 +2,7 @@
 #include "io_support.h"
 
 #include "embed.h"
+#include "model_tokenizer.h"
 #include "safetensors.h"
 #include "sample.h"
 #include "save.h"
@@ -209,6 +210,8 @@ static void a_saved_model_is_the_model(void **state)
   assert_int_equal(ordo_weights_open(directory, &problems, &back), ORDO_OK);
   assert_memory_equal(&back->config, &config, sizeof config);
   assert_int_equal(back->check(back, ordo_embed_llama(f->embed), &problems), ORDO_OK);
+  g_autofree char *tokenizer = ordo_model_tokenizer_find(directory, 0); /* 0: not by its size */
+  assert_string_equal(tokenizer, "bytes");
   for (uint32_t p = 0; p < model->n_params; p++) {
     const ordo_param *param = model->params[p];
     g_autofree float *values = g_new(float, (gsize)param->numel);

@@ -372,6 +372,19 @@ static void both_forms_of_the_golden_model_agree(void **state)
   llama_destroy(model);
 }
 
+static void one_file_of_a_directory_is_answered_with_the_directory(void **state)
+{
+  static const char *const names[] = {"model.safetensors", "config.json", "model.safetensors.index.json"};
+  for (size_t i = 0; i < G_N_ELEMENTS(names); i++) {
+    g_autofree char *path = scratch_text(*state, names[i], "x"), *next = g_strdup_printf("--model %s", (char *)*state);
+    g_autoptr(ordo_weights) weights = NULL;
+    g_auto(ordo_problems) problems;
+    ordo_problems_init(&problems);
+    assert_int_equal(ordo_weights_open(path, &problems, &weights), ORDO_E_INVALID);
+    assert_true(problems_mention(&problems, next));
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -386,6 +399,7 @@ int main(void)
       cmocka_unit_test_setup_teardown(llama2c_rows_are_permuted, scratch_setup, scratch_teardown),
       cmocka_unit_test_setup_teardown(damaged_llama2c_files_are_refused, scratch_setup, scratch_teardown),
       cmocka_unit_test(both_forms_of_the_golden_model_agree),
+      cmocka_unit_test_setup_teardown(one_file_of_a_directory_is_answered_with_the_directory, scratch_setup, scratch_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
