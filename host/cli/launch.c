@@ -135,8 +135,8 @@ static int too_many(const ordo_cli *cli, const char *verb, int ranks)
   int cores = cli_usable_cores();
   g_autofree char *what = g_strdup_printf("%d ranks on %d core%s", ranks, cores, cores == 1 ? "" : "s");
   g_autofree char *where = g_strdup_printf("ordo %s --ranks", verb);
-  g_autofree char *why = g_strdup_printf("more than %d ranks per core are most likely a mistake, and can bring the machine down",
-                                         MOST_RANKS_PER_CORE);
+  g_autofree char *why =
+      g_strdup_printf("more than %d ranks per core are most likely a mistake, and can bring the machine down", MOST_RANKS_PER_CORE);
   cli_error(cli, "E-RUN-MANY-RANKS", what, where, why, "use fewer ranks, or add --many-ranks if this is meant");
   return CLI_USAGE;
 }

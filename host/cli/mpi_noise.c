@@ -3,8 +3,8 @@
  * When a rank ends badly, mpirun writes up to three paragraphs between lines of dashes. They say which rank and which signal or exit
  * code, and bury the error that the rank itself printed. This filter passes everything else through as it comes (a line that is not
  * finished too, so that progress shows), keeps those paragraphs back and reads the facts from them; the launcher then says it in one error.
- * A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so one is
- * given time to close before it is passed on.
+ * A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so
+ * one is given time to close before it is passed on.
  */
 #include "cli.h"
 

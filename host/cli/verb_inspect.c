@@ -78,7 +78,17 @@ static void print_text(const ordo_cli *cli, const ordo_plugin_info *info)
       printf("    %s%3d%s  %s\n", dim, i + 1, off, lines[i]);
 }
 
-/* One object per line that says something: number, key, condition in brackets (or null), value. */
+/* What stands in the first brackets of `text`, which is cut there; null if there are none. What follows the brackets stays behind it. */
+static char *take_bracket(char *text)
+{
+  char *open = strchr(text, '['), *close = open ? strchr(open, ']') : NULL;
+  if (!close)
+    return NULL;
+  *open = *close = '\0';
+  return open + 1;
+}
+
+/* One object per line that says something: number, key, step (of before and after) and condition or null, value. */
 static void append_manifest(GString *json, const char *manifest)
 {
   g_auto(GStrv) lines = g_strsplit(manifest ? manifest : "", "\n", -1);
@@ -93,12 +103,12 @@ static void append_manifest(GString *json, const char *manifest)
     if (!*lines[i] || *lines[i] == '#')
       continue;
     g_autofree char *left = g_strndup(lines[i], equals ? (gsize)(equals - lines[i]) : strlen(lines[i]));
-    char *bracket = strchr(left, '['), *close = bracket ? strrchr(left, ']') : NULL;
-    if (close)
-      *bracket = *close = '\0';
+    char *step = g_str_has_prefix(left, "before[") || g_str_has_prefix(left, "after[") ? take_bracket(left) : NULL;
+    char *condition = take_bracket(step ? step + strlen(step) + 1 : left);
     g_string_append_printf(json, "%s{\"line\": %d", first ? "" : ", ", i + 1);
     cli_json_member(json, "key", left);
-    cli_json_member(json, "condition", close ? bracket + 1 : NULL);
+    cli_json_member(json, "step", step);
+    cli_json_member(json, "condition", condition);
     cli_json_member(json, "value", equals ? equals + 1 : NULL);
     g_string_append_c(json, '}');
     first = FALSE;

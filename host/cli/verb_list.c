@@ -56,8 +56,9 @@ static void print_row(const ordo_cli *cli, const ordo_plugin_info *info, int id_
   const char *colour = info->state == ORDO_PLUGIN_USABLE ? "green" : info->state == ORDO_PLUGIN_SHADOWED ? "dim" : "red";
   const char *full = info->state == ORDO_PLUGIN_USABLE ? info->summary : info->reason;
   g_autofree char *text = short_reason(full ? full : "");
-  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width, info->version ? info->version : "-",
-         cli_style(cli->colour_out, colour), state_name(info->state), cli_style(cli->colour_out, "off"), text);
+  printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width,
+         info->version ? info->version : "-", cli_style(cli->colour_out, colour), state_name(info->state),
+         cli_style(cli->colour_out, "off"), text);
   if (info->state != ORDO_PLUGIN_USABLE)
     printf("%-*s  %s (%s)%s\n", id_width, "", info->path ? info->path : "-", info->source ? info->source : "-",
            full && strcmp(text, full) ? "; all of it: ordo inspect FILE" : "");

@@ -1,7 +1,7 @@
 /* fake_rank.c - stands for ordo-train in the tests of the launcher: an MPI program whose ranks end as they are told.
  *
- * Words: fine | exit CODE | abort CODE | desert | raise SIGNAL | wait FILE | finish FILE | orphan (ends its mpirun). Rank 1 (rank 0 if alone) misbehaves, the others
- * wait for it.
+ * Words: fine | exit CODE | abort CODE | desert | raise SIGNAL | wait FILE | finish FILE | orphan (ends its mpirun). Rank 1 (rank 0 if
+ * alone) misbehaves, the others wait for it.
  */
 #include <mpi.h>
 #include <signal.h>

@@ -152,9 +152,9 @@ static void a_signal_to_mpirun_is_no_failure_to_launch(void **state)
 static void colour_reaches_the_program(void **state)
 {
   (void)state;
-  static const char *const always[] = {"--color always train fine", "--color=always train fine", "train fine --color always",
-                                       "train --color=always fine", "train fine --color always --ranks 2",
-                                       "--color never train fine --color always"};
+  static const char *const always[] = {"--color always train fine",           "--color=always train fine",
+                                       "train fine --color always",           "train --color=always fine",
+                                       "train fine --color always --ranks 2", "--color never train fine --color always"};
   for (size_t i = 0; i < G_N_ELEMENTS(always); i++) {
     g_autofree char *line = line_with(always[i]);
     g_autoptr(outcome) o = command_run(line);

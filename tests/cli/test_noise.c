@@ -96,8 +96,9 @@ static void an_abort_is_read(void **state)
               "was:\n\n  Process name: [[17105,1],1]\n  Exit code:    7\n" RULE,
          "", (verdict){1, 0, 7});
   /* Open MPI 5 closes with a paragraph that has no code. */
-  expect(RULE "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n  Proc: [[16860,1],1]\n  Errorcode: 3\n" RULE RULE
-              "prterun has exited due to process rank 1 with PID 0 on node vm calling\n\"abort\". This may have caused other processes\n" RULE,
+  expect(RULE
+         "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n  Proc: [[16860,1],1]\n  Errorcode: 3\n" RULE RULE
+         "prterun has exited due to process rank 1 with PID 0 on node vm calling\n\"abort\". This may have caused other processes\n" RULE,
          "", (verdict){1, 0, 3});
   expect(RULE "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 3.\n\nNOTE: invoking MPI_ABORT causes Open "
               "MPI to kill all "
@@ -129,7 +130,8 @@ static void a_pause_does_not_open_a_paragraph(void **state)
   char out[512] = "";
   assert_int_equal(pipe(ends), 0);
   cli_noise *noise = cli_noise_new(ends[1]);
-  const char *const pieces[] = {RULE "mpirun noticed that process rank 1 with PID 4711 on node vm exited", " on signal 9 (Killed).\n", RULE};
+  const char *const pieces[] = {RULE "mpirun noticed that process rank 1 with PID 4711 on node vm exited", " on signal 9 (Killed).\n",
+                                RULE};
   for (int i = 0; i < 3; i++) {
     cli_noise_feed(noise, pieces[i], strlen(pieces[i]));
     for (int pauses = 0; pauses < 5; pauses++)
@@ -153,7 +155,8 @@ static void a_pause_does_not_open_a_paragraph(void **state)
 static void an_error_of_a_rank_is_noticed(void **state)
 {
   (void)state;
-  const char *const texts[] = {"error E-STEP-WEIGHT: no targets\n", "loss 2.1\n\033[1;31merror\033[0m E-X: y\n", "loss 2.1\n", "no error E-X here\n"};
+  const char *const texts[] = {"error E-STEP-WEIGHT: no targets\n", "loss 2.1\n\033[1;31merror\033[0m E-X: y\n", "loss 2.1\n",
+                               "no error E-X here\n"};
   for (int i = 0; i < 4; i++)
     for (size_t piece = 1; piece < 40; piece += 6) {
       int ends[2];
@@ -171,10 +174,13 @@ static void an_error_of_a_rank_is_noticed(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ordinary_text_passes),          cmocka_unit_test(a_signal_is_read),
-      cmocka_unit_test(an_exit_code_is_read),          cmocka_unit_test(an_abort_is_read),
+      cmocka_unit_test(ordinary_text_passes),
+      cmocka_unit_test(a_signal_is_read),
+      cmocka_unit_test(an_exit_code_is_read),
+      cmocka_unit_test(an_abort_is_read),
       cmocka_unit_test(a_pause_does_not_open_a_paragraph),
-      cmocka_unit_test(an_error_of_a_rank_is_noticed), cmocka_unit_test(the_tally_of_repeated_messages_is_held_back),
+      cmocka_unit_test(an_error_of_a_rank_is_noticed),
+      cmocka_unit_test(the_tally_of_repeated_messages_is_held_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

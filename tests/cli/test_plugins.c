@@ -155,8 +155,9 @@ static void a_conflict_says_how_to_draw_it(void **state)
   (void)state;
   g_autofree char *line = with_fakes("plan --strategy fsdp1 --precision jointx --ranks 3 --resume");
   g_autoptr(outcome) o = command_run(line);
-  g_autofree char *expected = g_strdup_printf("see it: ordo plan --dot --plugin-path %s --strategy fsdp1 --precision jointx --ranks 3 --resume | dot -Tsvg",
-                                              g_getenv("ORDO_TEST_FAKES"));
+  g_autofree char *expected =
+      g_strdup_printf("see it: ordo plan --dot --plugin-path %s --strategy fsdp1 --precision jointx --ranks 3 --resume | dot -Tsvg",
+                      g_getenv("ORDO_TEST_FAKES"));
   if (!strstr(o->out, expected))
     fail_msg("expected: %s\ngot: %s", expected, o->out);
 }
@@ -225,6 +226,26 @@ static void a_broken_manifest_has_a_short_row(void **state)
   g_rmdir(directory);
 }
 
+/* Two brackets: the step, and what it depends on. */
+static void the_json_of_a_line_with_a_step(void **state)
+{
+  (void)state;
+  static const char old_lines[] = "license=Apache-2.0\nmesh_axis=none\n", new_lines[] = "after[strategy.wrap]=?model.build\n";
+  g_autofree char *directory = g_dir_make_tmp("ordo-XXXXXX", NULL), *bytes = NULL;
+  g_autofree char *source = g_build_filename(g_getenv("ORDO_TEST_FAKES"), "fake_teststep.so", NULL);
+  g_autofree char *file = g_build_filename(directory, "line.so", NULL), *line = g_strdup_printf("inspect %s --json", file);
+  gsize length = 0;
+  assert_int_equal(sizeof old_lines, sizeof new_lines);
+  assert_true(g_file_get_contents(source, &bytes, &length, NULL));
+  char *place = memmem(bytes, length, old_lines, sizeof old_lines - 1);
+  assert_non_null(place);
+  memcpy(place, new_lines, sizeof new_lines - 1);
+  assert_true(g_file_set_contents(file, bytes, (gssize)length, NULL));
+  command_expect(line, 0, "\"key\": \"after\", \"step\": \"strategy.wrap\", \"condition\": null, \"value\": \"?model.build\"", NULL);
+  g_unlink(file);
+  g_rmdir(directory);
+}
+
 /* A file that is no plugin, one cut short, one that others can write: listed with the reason, refused with exit code 4, named by doctor. */
 static void refused_files(void **state)
 {
@@ -267,6 +288,7 @@ int main(void)
       cmocka_unit_test(why_knows_events),
       cmocka_unit_test(a_conflict_says_how_to_draw_it),
       cmocka_unit_test(a_broken_manifest_has_a_short_row),
+      cmocka_unit_test(the_json_of_a_line_with_a_step),
       cmocka_unit_test(lists_and_inspections),
       cmocka_unit_test(wrong_names_and_values),
       cmocka_unit_test(refused_files),

@@ -123,10 +123,15 @@ static void colour_only_on_a_terminal(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(verbs_answer), cmocka_unit_test(bad_usage_names_the_nearest), cmocka_unit_test(words_that_are_paths_are_no_verbs),
-      cmocka_unit_test(the_page_of_errors_is_up_to_date), cmocka_unit_test(codes_stand_in_a_column),
-      cmocka_unit_test(a_program_to_check_is_a_file), cmocka_unit_test(help_shows_what_is_optional),
-      cmocka_unit_test(json_is_json), cmocka_unit_test(colour_only_on_a_terminal),
+      cmocka_unit_test(verbs_answer),
+      cmocka_unit_test(bad_usage_names_the_nearest),
+      cmocka_unit_test(words_that_are_paths_are_no_verbs),
+      cmocka_unit_test(the_page_of_errors_is_up_to_date),
+      cmocka_unit_test(codes_stand_in_a_column),
+      cmocka_unit_test(a_program_to_check_is_a_file),
+      cmocka_unit_test(help_shows_what_is_optional),
+      cmocka_unit_test(json_is_json),
+      cmocka_unit_test(colour_only_on_a_terminal),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

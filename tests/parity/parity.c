@@ -74,11 +74,11 @@ static void compare_bits(suite *s, const parity_case *c, const parity_source *so
   plain.delays = 0;
   if (parity_run(s->context, s->comm, strategy, &plain, source, s->comm->size, &again, NULL) != ORDO_OK)
     stop(s, c->name);
+  g_autofree char *of = g_strdup_printf("bits of %s", strategy != s->strategy ? strategy
+                                                      : c->delays             ? "a run without delays"
+                                                                              : "a second run");
   if (s->rank == 0)
-    verdict(s, c, source, same_bits(first, &again) ? 0.0 : INFINITY,
-            strategy != s->strategy ? strategy
-            : c->delays             ? "bits of a run without delays"
-                                    : "bits of a second run");
+    verdict(s, c, source, same_bits(first, &again) ? 0.0 : INFINITY, of);
   parity_trace_clear(&again);
 }
 

@@ -17,7 +17,7 @@ train() { # NAME [options]
   name=$1
   shift
   $ordo train --data.train "$dir/text.txt" --data.validation_fraction 0.1 --model.layers 3 --model.hidden_size 48 --model.intermediate_size 80 \
-    --model.heads 4 --train.seq_len 32 --train.batch 6 --train.micro_batch 1 --train.steps 12 --train.ordered true --train.sample_positions 32 \
+    --model.heads 4 --train.seq_len 32 --train.batch 6 --train.micro_batch 1 --train.steps 12 --train.ordered true --train.sample_positions 30 \
     --log.peak false --train.output "$dir/$name" --train.dump_gradients "$dir/$name.grads" --train.dump_weights "$dir/$name.weights" "$@" \
     >"$dir/$name.out" 2>&1 || fail "train $name: $(cat "$dir/$name.out")"
 }

@@ -34,17 +34,17 @@ typedef struct ordo_error {
 ORDO_PIN_LAST(ordo_error, next);
 
 enum {
-  ORDO_CONTEXT_ALLOW_INSECURE = 1u,  /* accept plugin files and directories that others can write */
-  ORDO_CONTEXT_NO_ENVIRONMENT = 2u,  /* ignore ORDO_PLUGIN_PATH and the user directory */
-  ORDO_CONTEXT_NO_DEFAULT_PATH = 4u  /* only plugin_path */
+  ORDO_CONTEXT_ALLOW_INSECURE = 1u, /* accept plugin files and directories that others can write */
+  ORDO_CONTEXT_NO_ENVIRONMENT = 2u, /* ignore ORDO_PLUGIN_PATH and the user directory */
+  ORDO_CONTEXT_NO_DEFAULT_PATH = 4u /* only plugin_path */
 };
 
 typedef struct ordo_context_options {
   size_t struct_size;
-  const char *program_name;    /* of the embedder, shown to plugins; null: "unknown" */
+  const char *program_name; /* of the embedder, shown to plugins; null: "unknown" */
   const char *program_version;
-  const char *plugin_path;     /* directories or .so files joined with ':'; null for none */
-  uint32_t flags;              /* ORDO_CONTEXT_ */
+  const char *plugin_path; /* directories or .so files joined with ':'; null for none */
+  uint32_t flags;          /* ORDO_CONTEXT_ */
   uint32_t reserved;
   void *log_ctx;
   /* Receives finished lines; null: nothing is shown. `severity` is ORDO_LOG_. [any] since 0.1 */
@@ -66,15 +66,15 @@ typedef struct ordo_plugin_info {
   const char *version;
   const char *summary;
   const char *license;
-  const char *path;     /* absolute */
-  const char *source;   /* "--plugin-path", "ORDO_PLUGIN_PATH", "user directory", "installed" */
-  const char *aliases;  /* "a, b:key=value", empty if none */
-  const char *flags;    /* as declared, conditions included */
+  const char *path;    /* absolute */
+  const char *source;  /* "--plugin-path", "ORDO_PLUGIN_PATH", "user directory", "installed" */
+  const char *aliases; /* "a, b:key=value", empty if none */
+  const char *flags;   /* as declared, conditions included */
   const char *steps;
   const char *reason;   /* why it is shadowed or refused; empty if usable */
   const char *manifest; /* the whole text of the note */
   uint32_t kind;
-  uint32_t state;       /* ORDO_PLUGIN_USABLE ... */
+  uint32_t state; /* ORDO_PLUGIN_USABLE ... */
 } ordo_plugin_info;
 ORDO_PIN_LAST(ordo_plugin_info, state);
 

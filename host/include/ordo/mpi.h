@@ -14,7 +14,7 @@ ORDO_EXTERN_C_BEGIN
 
 typedef struct ordo_mpi_options {
   size_t struct_size;
-  double deadline_seconds; /* of every collective; 0: 300 */
+  double deadline_seconds;   /* of every collective; 0: 300 */
   uint32_t no_shared_window; /* 1: plain MPI also inside a node */
   uint32_t reserved;
 } ordo_mpi_options;
@@ -22,9 +22,11 @@ ORDO_PIN_LAST(ordo_mpi_options, reserved);
 
 /* A provider over the ranks of `comm` (MPI_COMM_NULL: all ranks of the program). Collective. `options` may be null. Errors:
  * UNAVAILABLE (MPI could not start), NOMEM. [main] since 0.1 */
-ORDO_EXPORT ordo_status ordo_comm_mpi_create(ordo_context *context, MPI_Comm comm, const ordo_mpi_options *options, ordo_comm_provider **provider);
+ORDO_EXPORT ordo_status ordo_comm_mpi_create(ordo_context *context, MPI_Comm comm, const ordo_mpi_options *options,
+                                             ordo_comm_provider **provider);
 /* The same from a Fortran handle (ctypes, mpi4py's py2f). [main] since 0.1 */
-ORDO_EXPORT ordo_status ordo_comm_mpi_create_f(ordo_context *context, MPI_Fint comm, const ordo_mpi_options *options, ordo_comm_provider **provider);
+ORDO_EXPORT ordo_status ordo_comm_mpi_create_f(ordo_context *context, MPI_Fint comm, const ordo_mpi_options *options,
+                                               ordo_comm_provider **provider);
 
 ORDO_EXTERN_C_END
 

@@ -28,11 +28,11 @@ ORDO_PIN_LAST(ordo_plan_model, reserved);
 
 typedef struct ordo_plan_request {
   size_t struct_size;
-  const char *strategy;         /* expression; null or "none": no strategy */
-  const char *precision;        /* NAME[:key=value...]; null or "none" */
-  const char *default_strategy; /* added on the data ranks left over if no chosen strategy is self_sharded or reduces; null: none */
-  int32_t ranks;                /* world size, at least 1 */
-  uint32_t flags;               /* ORDO_PLAN_ */
+  const char *strategy;          /* expression; null or "none": no strategy */
+  const char *precision;         /* NAME[:key=value...]; null or "none" */
+  const char *default_strategy;  /* added on the data ranks left over if no chosen strategy is self_sharded or reduces; null: none */
+  int32_t ranks;                 /* world size, at least 1 */
+  uint32_t flags;                /* ORDO_PLAN_ */
   const ordo_plan_model *models; /* null: one trained model named "model" */
   size_t n_models;
 } ordo_plan_request;

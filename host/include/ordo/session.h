@@ -28,8 +28,8 @@ typedef struct ordo_param_desc {
   size_t struct_size;
   const char *name;
   ordo_dtype dtype;
-  uint32_t flags;    /* ORDO_PARAM_ */
-  uint32_t tp_hint;  /* ORDO_TP_ */
+  uint32_t flags;   /* ORDO_PARAM_ */
+  uint32_t tp_hint; /* ORDO_TP_ */
   int32_t tp_block;
   int32_t tie_group; /* -1: not tied; equal numbers >= 0 share storage */
   uint32_t ndim;
@@ -39,9 +39,11 @@ typedef struct ordo_param_desc {
 } ordo_param_desc;
 ORDO_PIN_LAST(ordo_param_desc, grad);
 
-/* Appends a unit in execution order and returns its index in *unit (may be null). Errors: INVALID (duplicate or empty name), NOMEM. [main] since 0.1 */
+/* Appends a unit in execution order and returns its index in *unit (may be null). Errors: INVALID (duplicate or empty name), NOMEM. [main]
+ * since 0.1 */
 ORDO_EXPORT ordo_status ordo_model_builder_unit(ordo_model_builder *builder, const char *name, const char *class_name, uint32_t *unit);
-/* Appends a parameter to the unit added last. Errors: INVALID (duplicate name, shape, tie group with another shape or dtype), NOMEM. [main] since 0.1 */
+/* Appends a parameter to the unit added last. Errors: INVALID (duplicate name, shape, tie group with another shape or dtype), NOMEM. [main]
+ * since 0.1 */
 ORDO_EXPORT ordo_status ordo_model_builder_param(ordo_model_builder *builder, const ordo_param_desc *desc, uint32_t *param);
 
 /* The embedder's side of the plan. Null members are skipped unless marked required. All get `ctx` first. An error must have been
@@ -52,11 +54,12 @@ typedef struct ordo_embedder {
   /* model.build: describes the model. Required. [main] since 0.1 */
   ordo_status (*model_build)(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder);
   /* Source of weights: copies the chunk as fp32 (RECT packed row-major). Called for weights.load, weights.load_sharded and by
-   * plugins; must give the same values on every rank and in any order of calls. Required unless all params came with data. [main] since 0.1 */
+   * plugins; must give the same values on every rank and in any order of calls. Required unless all params came with data. [main] since 0.1
+   */
   ordo_status (*weights_read)(void *ctx, const ordo_model *model, const ordo_chunk *chunk, float *dst);
   /* A param computes elsewhere now; data or grad may be null. [step] since 0.1 */
   ordo_status (*bind)(void *ctx, const ordo_model *model, const ordo_param *param, void *data, void *grad);
-  /* optimizer.create: makes the optimizer from model->leaves, called exactly once per trained model. Required for training. [main] since 0.1 */
+  /* optimizer.create: makes the optimizer from model->leaves, once per trained model. Required for training. [main] since 0.1 */
   ordo_status (*optimizer_create)(void *ctx, const ordo_model *model, ordo_optimizer *optimizer);
   /* scheduler.create, and the scheduler's turn after each optimizer step that was not skipped. [main] / [step] since 0.1 */
   ordo_status (*scheduler_create)(void *ctx, ordo_optimizer *optimizer);
@@ -80,21 +83,21 @@ typedef struct ordo_session_options {
   size_t struct_size;
   const ordo_comm_provider *comm; /* null: a single rank. Must outlive the session */
   uint64_t seed;
-  double max_grad_norm;        /* clip to this global norm; 0: no clipping (the norm is still computed) */
-  uint32_t ordered;            /* 1: reproducible reductions and norm, independent of the strategy */
-  uint32_t drift_interval;     /* compare replicas bit by bit every so many steps; 0: never */
-  uint32_t no_weight_sync;     /* 1: trust the ranks to start equal (tests); weights.sync then only compares */
+  double max_grad_norm;    /* clip to this global norm; 0: no clipping (the norm is still computed) */
+  uint32_t ordered;        /* 1: reproducible reductions and norm, independent of the strategy */
+  uint32_t drift_interval; /* compare replicas bit by bit every so many steps; 0: never */
+  uint32_t no_weight_sync; /* 1: trust the ranks to start equal (tests); weights.sync then only compares */
   uint32_t reserved;
 } ordo_session_options;
 ORDO_PIN_LAST(ordo_session_options, reserved);
 
 typedef struct ordo_step_result {
   size_t struct_size;
-  int64_t step;       /* number of the step, 1 for the first */
-  double weight;      /* counted tokens (or whatever step_begin was given) over all ranks and micro-batches */
-  double grad_norm;   /* global L2 norm before clipping */
-  double clip_coef;   /* 1 when not clipped */
-  int32_t skipped;    /* 1: overflow or vote; no weight changed */
+  int64_t step;     /* number of the step, 1 for the first */
+  double weight;    /* counted tokens (or whatever step_begin was given) over all ranks and micro-batches */
+  double grad_norm; /* global L2 norm before clipping */
+  double clip_coef; /* 1 when not clipped */
+  int32_t skipped;  /* 1: overflow or vote; no weight changed */
   int32_t reserved;
   double comm_seconds; /* inside collectives, this rank */
   double wait_seconds; /* of it, waiting for others */
@@ -102,7 +105,8 @@ typedef struct ordo_step_result {
 ORDO_PIN_LAST(ordo_step_result, wait_seconds);
 
 /* Loads the plan's plugins, checks note against entry, makes instances. Errors: CONFLICT (the plan is not legal), REFUSED, INVALID,
- * MISMATCH (another rank has another plan; the rank is named). The caller owns *session; context and plan must outlive it. [main] since 0.1 */
+ * MISMATCH (another rank has another plan; the rank is named). The caller owns *session; context and plan must outlive it. [main] since 0.1
+ */
 ORDO_EXPORT ordo_status ordo_session_create(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,
                                             const ordo_session_options *options, ordo_session **session);
 /* teardown: reverse order of set-up. Null is fine. [main] since 0.1 */
@@ -135,20 +139,21 @@ ORDO_EXPORT ordo_status ordo_session_step_begin(ordo_session *session, int32_t n
 ORDO_EXPORT double ordo_session_loss_factor(const ordo_session *session);
 /* The global weight of the running step. [step] since 0.1 */
 ORDO_EXPORT double ordo_session_step_weight(const ordo_session *session);
-ORDO_EXPORT ordo_status ordo_session_micro_begin(ordo_session *session);                                          /* [step] since 0.1 */
-ORDO_EXPORT ordo_status ordo_session_pre_forward(ordo_session *session, uint32_t model, uint32_t unit);          /* [step] since 0.1 */
-ORDO_EXPORT ordo_status ordo_session_post_forward(ordo_session *session, uint32_t model, uint32_t unit);         /* [step] since 0.1 */
-ORDO_EXPORT ordo_status ordo_session_pre_backward(ordo_session *session, uint32_t model, uint32_t unit);         /* [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_micro_begin(ordo_session *session);                                 /* [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_pre_forward(ordo_session *session, uint32_t model, uint32_t unit);  /* [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_post_forward(ordo_session *session, uint32_t model, uint32_t unit); /* [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_pre_backward(ordo_session *session, uint32_t model, uint32_t unit); /* [step] since 0.1 */
 /* The embedder has added the last contribution of this micro-batch to the param's gradient. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_grad_ready(ordo_session *session, uint32_t model, uint32_t param);
-ORDO_EXPORT ordo_status ordo_session_post_backward(ordo_session *session, uint32_t model, uint32_t unit);        /* [step] since 0.1 */
-ORDO_EXPORT ordo_status ordo_session_micro_end(ordo_session *session);                                            /* [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_post_backward(ordo_session *session, uint32_t model, uint32_t unit); /* [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_micro_end(ordo_session *session);                                    /* [step] since 0.1 */
 /* 1 if the next write to the param's gradient must add, 0 if it may overwrite. [step] since 0.1 */
 ORDO_EXPORT int ordo_session_grad_adds(const ordo_session *session, uint32_t model, uint32_t param);
 /* Runs the plan's step events: reduce, divide, unscale, vote, norm, clip, optimizer, post_step, scheduler. Collective. Errors:
  * INVARIANT (a leaf was not reduced, the norm is not finite without a scaler, nothing changed), those of plugins. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_step_end(ordo_session *session, ordo_step_result *result);
-/* Steps 1-3 of step_end only (reduce, divide), leaving true gradients in the leaves for inspection; step_end must follow. [step] since 0.1 */
+/* Steps 1-3 of step_end only (reduce, divide), leaving true gradients in the leaves for inspection; step_end must follow. [step] since 0.1
+ */
 ORDO_EXPORT ordo_status ordo_session_reduce_gradients(ordo_session *session);
 /* Brackets forward passes without gradients; pre_forward and post_forward inside. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_eval_begin(ordo_session *session);
@@ -164,10 +169,12 @@ ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_
 /* Hands the whole step to a strategy that takes over the schedule (strategy.h, run_schedule), right after step_begin; step_end follows.
  * NOT_FOUND without a record if the plan has none: run your own loop. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_run_schedule(ordo_session *session);
-/* Who computes a unit instead of the embedder: fills *override, or NOT_FOUND without a record. Ask once, after the set-up. [main] since 0.1 */
+/* Who computes a unit instead of the embedder: fills *override, or NOT_FOUND without a record. Ask once, after the set-up. [main] since 0.1
+ */
 ORDO_EXPORT ordo_status ordo_session_override_unit(ordo_session *session, uint32_t model, uint32_t unit, ordo_unit_override *override);
 
-/* Bytes now and at the peak under an ORDO_MEM_ tag (ORDO_N_MEM_TAGS: all together), of everything the host and plugins allocated for the session. [any] since 0.1 */
+/* Bytes now and at the peak under an ORDO_MEM_ tag (ORDO_N_MEM_TAGS: all together), of everything the host and plugins allocated for the
+ * session. [any] since 0.1 */
 ORDO_EXPORT void ordo_session_memory(const ordo_session *session, uint32_t tag, int64_t *now, int64_t *peak);
 /* Memory from the session's allocator, counted under a tag: for embedders that want one account. [any] since 0.1 */
 ORDO_EXPORT void *ordo_session_alloc(ordo_session *session, size_t bytes, uint32_t tag);

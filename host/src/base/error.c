@@ -64,8 +64,8 @@ void ordo_errors_set_rank(ordo_errors *errors, int rank)
   errors->rank = rank;
 }
 
-ordo_status ordo_errors_push(ordo_errors *errors, ordo_status status, const char *code, const char *where, const char *why, const char *next,
-                             const char *what, ...)
+ordo_status ordo_errors_push(ordo_errors *errors, ordo_status status, const char *code, const char *where, const char *why,
+                             const char *next, const char *what, ...)
 {
   ordo_error *record = g_new0(ordo_error, 1);
   va_list args;

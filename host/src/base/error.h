@@ -20,7 +20,7 @@ const ordo_error *ordo_errors_at(const ordo_errors *errors, size_t index);
 void ordo_errors_set_rank(ordo_errors *errors, int rank);
 
 /* Pushes a record and returns `status`. `where`, `why`, `next` may be null; `what` is a format. */
-ordo_status ordo_errors_push(ordo_errors *errors, ordo_status status, const char *code, const char *where, const char *why, const char *next,
-                             const char *what, ...) G_GNUC_PRINTF(7, 8);
+ordo_status ordo_errors_push(ordo_errors *errors, ordo_status status, const char *code, const char *where, const char *why,
+                             const char *next, const char *what, ...) G_GNUC_PRINTF(7, 8);
 
 #endif

@@ -31,7 +31,7 @@ struct ordo_request {
   ordo_reduction reduction;
   uint64_t recent_id; /* in the ring */
   gboolean done;
-  void *state; /* the transport's own, freed by its `forget` */
+  void *state;             /* the transport's own, freed by its `forget` */
   ordo_comm_piece whole;   /* the one piece of an all-gather or reduce-scatter without pieces */
   const void *send_pieces; /* with pieces on a transport that does not know them: the caller's buffers; */
   void *recv_pieces;       /* c.send and c.recv are packed copies */

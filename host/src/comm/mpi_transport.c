@@ -303,8 +303,8 @@ static ordo_status advance_staged(ordo_mpi_link *link, ordo_request *request, or
   gboolean waiting = FALSE;
   int rc = MPI_SUCCESS;
   if (!x->scratch && (x->scratch = malloc((size_t)CHUNK_BYTES + 8u * (size_t)link->size * 8u)) == NULL)
-    return ordo_hub_fail(request->channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", request->channel->name, "the system has no memory left",
-                         "", "no memory for a chunk of a reduction on '%s'", request->channel->name);
+    return ordo_hub_fail(request->channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", request->channel->name, "the system has no memory left", "",
+                         "no memory for a chunk of a reduction on '%s'", request->channel->name);
   while (rc == MPI_SUCCESS && !waiting && !(x->stage == STAGE_NONE && x->offset >= request->c.count))
     rc = advance_stage(link, request, x, &waiting);
   *finished = rc == MPI_SUCCESS && !waiting;

@@ -8,6 +8,26 @@
 
 #include <string.h>
 
+/* all_gather and reduce_scatter, run by run: both sides are this rank's. */
+static void move_pieces(ordo_request *request)
+{
+  const ordo_collective *c = &request->c;
+  size_t element = ordo_dtype_size(c->dtype);
+  for (int64_t at = 0; at < c->count;) {
+    ordo_piece_span span = ordo_pieces_at(request, 0, at, c->count);
+    gboolean gather = c->kind == ORDO_ALL_GATHER;
+    const char *from = (const char *)c->send + (size_t)(gather ? span.shard : span.full) * element;
+    char *to = (char *)c->recv + (size_t)(gather ? span.full : span.shard) * element;
+    void *const outputs[] = {to};
+    const void *const inputs[] = {from};
+    if (!gather)
+      ordo_reduce(&request->reduction, outputs, 1, inputs, 1, (size_t)span.count);
+    else if (to != from)
+      memcpy(to, from, (size_t)span.count * element);
+    at += span.count;
+  }
+}
+
 static ordo_status local_begin(ordo_channel *channel, ordo_request *request)
 {
   const ordo_collective *c = &request->c;
@@ -15,7 +35,9 @@ static ordo_status local_begin(ordo_channel *channel, ordo_request *request)
   void *const outputs[] = {c->recv};
   const void *const inputs[] = {c->send};
   (void)channel;
-  if (ordo_collective_reduces(c->kind))
+  if (c->kind == ORDO_ALL_GATHER || c->kind == ORDO_REDUCE_SCATTER)
+    move_pieces(request);
+  else if (ordo_collective_reduces(c->kind))
     ordo_reduce(&request->reduction, outputs, 1, inputs, 1, (size_t)c->count);
   else if (c->kind == ORDO_ALL_TO_ALL_V && c->send_counts[0] != c->recv_counts[0])
     return ordo_hub_fail(channel->hub, ORDO_E_INVALID, "E-COMM-ARGUMENT", channel->name, "what is sent to a rank must be what it expects",
@@ -25,7 +47,7 @@ static ordo_status local_begin(ordo_channel *channel, ordo_request *request)
                          channel->name, c->recv_counts[0], c->send_counts[0]);
   else if (c->kind == ORDO_ALL_TO_ALL_V)
     bytes = (size_t)c->send_counts[0] * ordo_dtype_size(c->dtype);
-  gboolean copies = c->kind == ORDO_ALL_GATHER || c->kind == ORDO_ALL_TO_ALL || c->kind == ORDO_ALL_TO_ALL_V;
+  gboolean copies = c->kind == ORDO_ALL_TO_ALL || c->kind == ORDO_ALL_TO_ALL_V;
   if (copies && bytes && c->send != c->recv)
     memcpy(c->recv, c->send, bytes);
   request->done = TRUE;
@@ -39,7 +61,7 @@ static ordo_status local_advance(ordo_channel *channel, ordo_request *request)
   return ORDO_OK;
 }
 
-const ordo_transport ordo_local_transport = {.begin = local_begin, .advance = local_advance};
+const ordo_transport ordo_local_transport = {.begin = local_begin, .advance = local_advance, .takes_pieces = TRUE};
 
 static ordo_status single_split(void *ctx, int32_t colour, int32_t key, int32_t size, const char *name, const ordo_comm **comm)
 {

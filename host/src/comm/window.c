@@ -489,9 +489,9 @@ static ordo_status window_watch(ordo_channel *channel)
     window_request *state = oldest ? oldest->state : NULL;
     if (state && state->way == WAY_NONE && (status = choose_way(w, oldest, state)) != ORDO_OK)
       return status;
-    return ordo_hub_fail(channel->hub, theirs, "E-COMM-GAVE-UP", channel->name, "a session ends on all ranks when it ends on one", "Look at the error of that rank.",
-                         "rank %d gave up while rank %d waited for it on '%s'; its own error says why", w->link.peers[i].world_rank,
-                         w->link.peers[w->link.rank].world_rank, channel->name);
+    return ordo_hub_fail(channel->hub, theirs, "E-COMM-GAVE-UP", channel->name, "a session ends on all ranks when it ends on one",
+                         "Look at the error of that rank.", "rank %d gave up while rank %d waited for it on '%s'; its own error says why",
+                         w->link.peers[i].world_rank, w->link.peers[w->link.rank].world_rank, channel->name);
   }
   return ORDO_OK;
 }

@@ -82,8 +82,8 @@ static gboolean names_hook(ordo_reader *reader, const ordo_choice *choice, const
     const char *nearest = ordo_nearest_name(value, (const char *const *)words);
     g_autofree char *why = g_strdup_printf("it must be %s%sthe name of a comm_hook plugin, and no plugin has this name", schema->range,
                                            *schema->range ? ", or " : "");
-    g_autofree char *next = nearest ? g_strdup_printf("did you mean '%s'? Installed plugins: ordo list", nearest)
-                                    : g_strdup("installed plugins: ordo list");
+    g_autofree char *next =
+        nearest ? g_strdup_printf("did you mean '%s'? Installed plugins: ordo list", nearest) : g_strdup("installed plugins: ordo list");
     complain(reader, "E-OPTION-VALUE", choice->written, why, next, "option '%s' of '%s' cannot be '%s'", schema->key,
              choice->found->manifest->id, value);
   } else if (status != ORDO_OK) {

@@ -154,9 +154,10 @@ static ordo_status accept(const ordo_probe *probe, const ordo_alias *alias, cons
 {
   const ordo_plugin_info *info = &probe->found.info;
   if (!fits_kind(probe, kind)) {
-    g_autofree char *next = info->kind == ORDO_KIND_COMM_HOOK
-                                ? g_strdup_printf("name it in the option `hook` of a strategy, or choose a %s: ordo list", ordo_kind_name(kind))
-                                : g_strdup_printf("use it as --%s, or choose a %s: ordo list", ordo_kind_name(info->kind), ordo_kind_name(kind));
+    g_autofree char *next =
+        info->kind == ORDO_KIND_COMM_HOOK
+            ? g_strdup_printf("name it in the option `hook` of a strategy, or choose a %s: ordo list", ordo_kind_name(kind))
+            : g_strdup_printf("use it as --%s, or choose a %s: ordo list", ordo_kind_name(info->kind), ordo_kind_name(kind));
     return ordo_errors_push(errors, ORDO_E_INVALID, "E-PLUGIN-KIND", info->path, "a plugin can be selected only as what it is", next,
                             "'%s' is a %s plugin, not a %s", name, ordo_kind_name(info->kind), ordo_kind_name(kind));
   }

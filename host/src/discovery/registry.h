@@ -28,8 +28,8 @@ const char *ordo_registry_given_path(const ordo_registry *registry);
 size_t ordo_registry_count(const ordo_registry *registry);
 const ordo_found *ordo_registry_at(const ordo_registry *registry, size_t index);
 /* By exact id, alias, `id@version` or path; *preset gets the alias's preset text ("" if none), owned by the registry. */
-ordo_status ordo_registry_find(ordo_registry *registry, const char *name, uint32_t kind /* 0: any */, const ordo_found **found, const char **preset,
-                               ordo_errors *errors);
+ordo_status ordo_registry_find(ordo_registry *registry, const char *name, uint32_t kind /* 0: any */, const ordo_found **found,
+                               const char **preset, ordo_errors *errors);
 char *ordo_registry_search_report(const ordo_registry *registry);
 
 #endif

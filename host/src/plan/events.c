@@ -104,8 +104,11 @@ static GArray *draw_edges(const ordo_build *build, const GArray *places)
       const event_place *a = place_at(places, from), *b = place_at(places, to);
       gboolean both_reduce = a->event == ORDO_EVENT_REDUCE && b->event == ORDO_EVENT_REDUCE;
       if (a->rank < b->rank && ordo_build_on(build, both_reduce ? ORDO_CLAUSE_EVENT_SHARDS : ORDO_CLAUSE_EVENT_CHAIN)) {
-        ordo_edge edge = {
-            .from = from, .to = to, .hard = TRUE, .rule = g_strdup("inside a training step"), .origin = g_strdup("ordering, inside a training step")};
+        ordo_edge edge = {.from = from,
+                          .to = to,
+                          .hard = TRUE,
+                          .rule = g_strdup("inside a training step"),
+                          .origin = g_strdup("ordering, inside a training step")};
         g_array_append_val(edges, edge);
       }
     }
@@ -132,11 +135,12 @@ static char *reason_of(const ordo_build *build, const GArray *places, const guin
       before = place_at(places, order[i])->id;
   }
   if (place->event == ORDO_EVENT_REDUCE && decl && !before)
-    return decl->replaces
-               ? g_strdup_printf("it replaces leaves, so its gradients are reduced first [ordering, inside a training step; %s]", decl->reduces_origin)
-               : g_strdup_printf("it reduces gradients [%s]", decl->reduces_origin);
+    return decl->replaces ? g_strdup_printf("it replaces leaves, so its gradients are reduced first [ordering, inside a training step; %s]",
+                                            decl->reduces_origin)
+                          : g_strdup_printf("it reduces gradients [%s]", decl->reduces_origin);
   if (place->event == ORDO_EVENT_REDUCE && decl)
-    return g_strdup_printf("after %s: it reduces what the shards hold [ordering, inside a training step; %s]", before, decl->reduces_origin);
+    return g_strdup_printf("after %s: it reduces what the shards hold [ordering, inside a training step; %s]", before,
+                           decl->reduces_origin);
   return before ? g_strdup_printf("after %s [ordering, inside a training step]", before) : g_strdup("first event after the last backward");
 }
 

@@ -8,9 +8,9 @@
 
 typedef struct ordo_graph {
   guint n;
-  const GArray *edges;     /* ordo_edge */
-  const char *const *ids;  /* full node ids, unique */
-  guint *start, *out;      /* edges leaving node i: out[start[i]] .. out[start[i + 1] - 1] */
+  const GArray *edges;    /* ordo_edge */
+  const char *const *ids; /* full node ids, unique */
+  guint *start, *out;     /* edges leaving node i: out[start[i]] .. out[start[i + 1] - 1] */
 } ordo_graph;
 
 /* `edges` and `ids` must outlive the graph. */

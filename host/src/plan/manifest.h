@@ -6,6 +6,7 @@
 #include <ordo/step.h>
 
 /* Flags, in one table: name, kind it belongs to (ORDO_KIND_), one line for help and docs. */
+/* clang-format off */
 #define ORDO_FLAG_TABLE(X)                                                                                                                        \
   X(ORDO_FLAG_SETUP_OPTIMIZERS_IN_PRE_DISPATCH, "setup_optimizers_in_pre_dispatch", ORDO_KIND_STRATEGY, "its wrap comes before optimizer.create") \
   X(ORDO_FLAG_REQUIRES_JOINT_PREPARE, "requires_joint_prepare", ORDO_KIND_STRATEGY, "model and optimizer are prepared in one call")               \
@@ -19,12 +20,22 @@
   X(ORDO_FLAG_WRAPS_OPTIMIZER, "wraps_optimizer", ORDO_KIND_PRECISION, "wraps the optimizer; nobody prepares it afterwards")                      \
   X(ORDO_FLAG_INITIALIZES_JOINTLY, "initializes_jointly", ORDO_KIND_PRECISION, "needs bare model and bare optimizer in one call")                \
   X(ORDO_FLAG_ACCEPTS_PARTITIONED, "accepts_partitioned", ORDO_KIND_PRECISION, "with initializes_jointly: a partitioned model is bare enough")
+/* clang-format on */
 
 #define ORDO_X_FLAG(C, NAME, KIND, WHAT) C,
 enum { ORDO_FLAG_TABLE(ORDO_X_FLAG) ORDO_N_FLAGS };
 #undef ORDO_X_FLAG
 
-enum { ORDO_OPTION_BOOL = 1, ORDO_OPTION_INT, ORDO_OPTION_REAL, ORDO_OPTION_STRING, ORDO_OPTION_ENUM, ORDO_OPTION_SIZE, ORDO_OPTION_DTYPE, ORDO_OPTION_COMM_HOOK };
+enum {
+  ORDO_OPTION_BOOL = 1,
+  ORDO_OPTION_INT,
+  ORDO_OPTION_REAL,
+  ORDO_OPTION_STRING,
+  ORDO_OPTION_ENUM,
+  ORDO_OPTION_SIZE,
+  ORDO_OPTION_DTYPE,
+  ORDO_OPTION_COMM_HOOK
+};
 
 typedef struct ordo_option_schema {
   char *key;
@@ -32,7 +43,7 @@ typedef struct ordo_option_schema {
   char *default_text; /* null: unset */
   char *range;        /* as written, may be empty */
   char *help;
-  int line;           /* of the manifest */
+  int line; /* of the manifest */
 } ordo_option_schema;
 
 /* One line whose value is a list or an edge, with its condition still unevaluated. */
@@ -83,7 +94,7 @@ typedef struct ordo_edge_line {
   uint32_t step;   /* this provider's node */
   gboolean before; /* node before target, else after */
   gboolean hard;
-  char *target;    /* step name or capability */
+  char *target; /* step name or capability */
   char *origin;
   char *text;
 } ordo_edge_line;
@@ -105,7 +116,7 @@ typedef struct ordo_decl {
   GPtrArray *provides, *requires, *conflicts; /* ordo_token */
   GPtrArray *lines;                           /* ordo_edge_line */
   /* filled by the plan, not by the manifest */
-  int axis;           /* index in the mesh, outermost 0; -1: none */
+  int axis; /* index in the mesh, outermost 0; -1: none */
   int axis_size;
   guint32 model_mask; /* bit per model of the session that it works on */
 } ordo_decl;

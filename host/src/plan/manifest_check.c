@@ -169,7 +169,8 @@ static void check_event(manifest_reader *r, const ordo_manifest_line *line, cons
 {
   static const char *const declared[] = {"step.post_step", NULL};
   if (!g_strv_contains(declared, value)) {
-    g_autofree char *next = suggest(value, declared, "write step.post_step, or remove the line: other events follow from reduces and steps");
+    g_autofree char *next =
+        suggest(value, declared, "write step.post_step, or remove the line: other events follow from reduces and steps");
     ordo_manifest_complain(r, line->number, next, "'%s' is not an event that is declared", value);
   } else if (r->manifest->kind && r->manifest->kind != ORDO_KIND_STRATEGY)
     ordo_manifest_complain(r, line->number, "remove the line", "only a strategy has step.post_step");

@@ -1,5 +1,5 @@
-/* manifest_read.h - shared by the files that read one manifest (private): manifest.c the lines, option_schema.c the options, manifest_check.c
- * what can be said once all lines are known. */
+/* manifest_read.h - shared by the files that read one manifest (private): manifest.c the lines, option_schema.c the options,
+ * manifest_check.c what can be said once all lines are known. */
 #ifndef ORDO_PRIVATE_MANIFEST_READ_H
 #define ORDO_PRIVATE_MANIFEST_READ_H
 
@@ -13,7 +13,7 @@ typedef struct manifest_reader {
   int number;      /* of the current line, 1-based */
   char *line_text; /* trimmed */
   char *key;
-  int *seen;       /* per key of the table: line where it last stood, 0 if never */
+  int *seen; /* per key of the table: line where it last stood, 0 if never */
   int positional_line;
 } manifest_reader;
 

@@ -37,8 +37,8 @@ struct ordo_plan {
   GStringChunk *strings;      /* reasons */
 };
 
-/* The axes that `choices` (strategies, innermost first) need in a world of `ranks`, outermost first, and for each choice its axis (-1: none).
- * `spare` gets the ranks that nobody takes, 1 if all are taken. Null if the world does not fit: E-MESH-SIZE is pushed. */
+/* The axes that `choices` (strategies, innermost first) need in a world of `ranks`, outermost first, and for each choice its axis (-1:
+ * none). `spare` gets the ranks that nobody takes, 1 if all are taken. Null if the world does not fit: E-MESH-SIZE is pushed. */
 GArray *ordo_plan_fit_axes(const GPtrArray *choices, int ranks, int *axis_of_choice, int *spare, ordo_errors *errors);
 
 /* Resolves the providers and, for a conflict, again with everything that can be tried: other option values, offers of others. */

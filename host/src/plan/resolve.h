@@ -20,8 +20,8 @@ typedef struct ordo_offer {
 
 /* The same plugin under one other option value: tried as a way out of a conflict. */
 typedef struct ordo_variant {
-  size_t decl;          /* index into decls */
-  const char *change;   /* "apex_amp:opt_level=O0" */
+  size_t decl;        /* index into decls */
+  const char *change; /* "apex_amp:opt_level=O0" */
   const ordo_decl *instead;
 } ordo_variant;
 
@@ -71,13 +71,13 @@ typedef struct ordo_event_node {
 
 typedef struct ordo_resolution {
   gboolean legal;
-  GArray *nodes;        /* ordo_node; in order when legal, in table order otherwise */
-  GArray *edges;        /* ordo_edge between indices of `nodes`, soft ones that were skipped excluded */
-  GArray *events;       /* ordo_event_node, in order */
-  GPtrArray *findings;  /* ordo_finding: conflicts, all of them */
-  GArray *cycle;        /* guint edge indices of the shortest cycle, from its smallest node id; empty if none */
-  GPtrArray *fixes;     /* char*: single changes that were tried and make it resolvable */
-  GPtrArray *skipped;   /* char*: soft lines left out, and lines that name nothing installed */
+  GArray *nodes;       /* ordo_node; in order when legal, in table order otherwise */
+  GArray *edges;       /* ordo_edge between indices of `nodes`, soft ones that were skipped excluded */
+  GArray *events;      /* ordo_event_node, in order */
+  GPtrArray *findings; /* ordo_finding: conflicts, all of them */
+  GArray *cycle;       /* guint edge indices of the shortest cycle, from its smallest node id; empty if none */
+  GPtrArray *fixes;    /* char*: single changes that were tried and make it resolvable */
+  GPtrArray *skipped;  /* char*: soft lines left out, and lines that name nothing installed */
 } ordo_resolution;
 
 ordo_resolution *ordo_resolve(const ordo_resolve_input *input);

@@ -8,6 +8,7 @@
 #include "resolve.h"
 
 /* X(CONSTANT, rule as printed, what the clause says) */
+/* clang-format off */
 #define ORDO_CLAUSE_TABLE(X)                                                                                                       \
   X(ORDO_CLAUSE_1_INIT, "rule 1", "mesh.init before model.build")                                                                  \
   X(ORDO_CLAUSE_1_BUILD, "rule 1", "model.build before everything else")                                                           \
@@ -65,6 +66,7 @@
   X(ORDO_CLAUSE_EVENT_SHARDS, "inside a training step", "reductions of strategies that replace leaves come first")                            \
   X(ORDO_CLAUSE_EVENT_CHAIN, "inside a training step", "the order of the events after the reductions")                                        \
   X(ORDO_CLAUSE_EVENT_PRECISION, "inside a training step", "precision events only where masters or a scaler exist")
+/* clang-format on */
 
 #define ORDO_X_CLAUSE(C, RULE, WHAT) C,
 enum { ORDO_CLAUSE_TABLE(ORDO_X_CLAUSE) ORDO_N_CLAUSES };

@@ -60,7 +60,8 @@ static ordo_status not_found(const ordo_plan *plan, const char *name)
     g_ptr_array_add(names, (gpointer)ordo_plan_event_at(plan, i)->name);
   g_ptr_array_add(names, NULL);
   const char *near = ordo_nearest_name(name, (const char *const *)names->pdata);
-  g_autofree char *next = near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup("ordo plan shows the steps and events of this plan");
+  g_autofree char *next =
+      near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup("ordo plan shows the steps and events of this plan");
   gboolean known = ordo_step_by_name(name) >= 0 || ordo_event_by_name(name) >= 0;
   return ordo_errors_push(plan->context->errors, ORDO_E_NOT_FOUND, "E-PLAN-STEP", name,
                           known ? "nobody provides this step in this session" : NULL,

@@ -17,7 +17,8 @@ gboolean ordo_memory_release(ordo_memory *memory, void *pointer);
 gboolean ordo_memory_owns(ordo_memory *memory, const void *pointer);
 /* Counted beside the blocks: memory that somebody else allocated for the session (shared windows). */
 void ordo_memory_count(ordo_memory *memory, int64_t bytes, uint32_t tag);
-/* Later blocks of the tag come from `allocator` (copied), null: from the context. FALSE if another owner has set one. `owner` is any address. */
+/* Later blocks of the tag come from `allocator` (copied), null: from the context. FALSE if another owner has set one. `owner` is any
+ * address. */
 gboolean ordo_memory_set_allocator(ordo_memory *memory, uint32_t tag, const ordo_allocator *allocator, const void *owner);
 /* Frees the blocks that came from the owner's allocators, which are about to go. */
 void ordo_memory_drop_owner(ordo_memory *memory, const void *owner);

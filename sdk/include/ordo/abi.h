@@ -45,9 +45,8 @@
 #define ORDO_CAN(PTR, TYPE, FIELD) (ORDO_HAS(PTR, TYPE, FIELD) && (PTR)->FIELD != 0)
 
 /* Pins the last field of a struct by strict equality: a looser test would miss a field that slips into tail padding. */
-#define ORDO_PIN_LAST(TYPE, FIELD)                                    \
-  ORDO_STATIC_ASSERT(sizeof(TYPE) == ORDO_SIZE_THROUGH(TYPE, FIELD), \
-                     #FIELD " is not the last field of " #TYPE ", or padding follows it")
+#define ORDO_PIN_LAST(TYPE, FIELD) \
+  ORDO_STATIC_ASSERT(sizeof(TYPE) == ORDO_SIZE_THROUGH(TYPE, FIELD), #FIELD " is not the last field of " #TYPE ", or padding follows it")
 
 /* Largest number of dimensions of a parameter and of axes of a mesh. */
 #define ORDO_MAX_DIMS 8

@@ -57,12 +57,13 @@ typedef struct ordo_collective {
   const void *send;
   void *recv;
   int64_t count;
-  double factor; /* SUM, AVG on floats: multiplies the result (pre-multiplied unless ordered); 0 and 1 mean no factor */
+  double factor;              /* SUM, AVG on floats: multiplies the result (pre-multiplied unless ordered); 0 and 1 mean no factor */
   const int64_t *send_counts; /* ORDO_ALL_TO_ALL_V only, [size] */
   const int64_t *recv_counts;
   const char *label; /* what for, in traces and reports: "bucket 3"; static text or valid until wait; may be null */
-  const ordo_comm_piece *pieces; /* ORDO_ALL_GATHER and ORDO_REDUCE_SCATTER on a communicator with ORDO_COMM_PIECES; valid until wait. Their */
-  uint64_t n_pieces;             /* counts add up to `count`; the same on all ranks; buffers are not in place. 0: ranges in rank order */
+  const ordo_comm_piece
+      *pieces;       /* ORDO_ALL_GATHER and ORDO_REDUCE_SCATTER on a communicator with ORDO_COMM_PIECES; valid until wait. Their */
+  uint64_t n_pieces; /* counts add up to `count`; the same on all ranks; buffers are not in place. 0: ranges in rank order */
 } ordo_collective;
 ORDO_PIN_LAST(ordo_collective, n_pieces);
 
@@ -73,8 +74,8 @@ typedef struct ordo_request ordo_request; /* a started collective, owned by the 
  * and all-gather the same times ranks). */
 typedef struct ordo_comm_stats {
   size_t struct_size;
-  uint64_t calls[16]; /* by kind */
-  uint64_t bytes[16]; /* by kind */
+  uint64_t calls[16];  /* by kind */
+  uint64_t bytes[16];  /* by kind */
   double busy_seconds; /* time spent inside start, test and wait */
   double wait_seconds; /* of it, waiting for other ranks */
 } ordo_comm_stats;
@@ -136,7 +137,8 @@ ORDO_INLINE ordo_status ordo_all_reduce(const ordo_comm *comm, void *buffer, int
 }
 
 /* recv[count] = this rank's piece of the sum over ranks of send[count * size], times factor. [step] since 0.1 */
-ORDO_INLINE ordo_status ordo_reduce_scatter(const ordo_comm *comm, const void *send, void *recv, int64_t count, ordo_dtype dtype, double factor)
+ORDO_INLINE ordo_status ordo_reduce_scatter(const ordo_comm *comm, const void *send, void *recv, int64_t count, ordo_dtype dtype,
+                                            double factor)
 {
   ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, send, recv, count, dtype);
   c.factor = factor;

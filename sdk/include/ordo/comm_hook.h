@@ -15,7 +15,7 @@ typedef struct ordo_bucket {
   uint32_t index; /* in issue order */
   uint32_t n_buckets;
   int64_t step;
-  float *data;   /* numel gradients, changed in place */
+  float *data; /* numel gradients, changed in place */
   int64_t numel;
   ordo_leaf *const *leaves;    /* in the bucket, in order */
   const int64_t *leaf_offsets; /* first element of each leaf */

@@ -25,7 +25,7 @@ typedef struct ordo_host {
   size_t struct_size;
   uint32_t abi_major; /* ABI of the host library, not of the program that embeds it */
   uint32_t abi_minor;
-  void *ctx; /* first argument of every function below */
+  void *ctx;                   /* first argument of every function below */
   const char *library_version; /* release of libordo, "0.1.0" */
   const char *program_name;    /* the embedding program, "ordo" */
   const char *program_version;

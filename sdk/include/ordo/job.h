@@ -15,7 +15,15 @@
 #include <ordo/step.h>
 
 /* Memory tags: every allocation of a job is counted under one. */
-enum { ORDO_MEM_WEIGHTS = 0, ORDO_MEM_GRADIENTS = 1, ORDO_MEM_OPTIMIZER = 2, ORDO_MEM_ACTIVATIONS = 3, ORDO_MEM_COMM = 4, ORDO_MEM_OTHER = 5, ORDO_N_MEM_TAGS = 6 };
+enum {
+  ORDO_MEM_WEIGHTS = 0,
+  ORDO_MEM_GRADIENTS = 1,
+  ORDO_MEM_OPTIMIZER = 2,
+  ORDO_MEM_ACTIVATIONS = 3,
+  ORDO_MEM_COMM = 4,
+  ORDO_MEM_OTHER = 5,
+  ORDO_N_MEM_TAGS = 6
+};
 
 /* A leaf to be made by replace_leaves. Everything is copied. */
 typedef struct ordo_leaf_spec {
@@ -44,13 +52,13 @@ typedef struct ordo_leaf_link {
 /* What a step event knows. */
 typedef struct ordo_step_info {
   size_t struct_size;
-  int64_t step;          /* 1 for the first */
-  int32_t micro_batch;   /* 0 .. n_micro_batches-1 */
+  int64_t step;        /* 1 for the first */
+  int32_t micro_batch; /* 0 .. n_micro_batches-1 */
   int32_t n_micro_batches;
   int32_t is_last_micro_batch;
-  int32_t evaluating;    /* 1: forward only, no gradients */
-  double divide_factor;  /* divide every reduced gradient by it, once: the first reducing strategy gets the weight of the
-                            whole step (counted tokens of all ranks and micro-batches), the others 1 */
+  int32_t evaluating;   /* 1: forward only, no gradients */
+  double divide_factor; /* divide every reduced gradient by it, once: the first reducing strategy gets the weight of the
+                           whole step (counted tokens of all ranks and micro-batches), the others 1 */
 } ordo_step_info;
 ORDO_PIN_LAST(ordo_step_info, divide_factor);
 
@@ -91,7 +99,8 @@ typedef struct ordo_job {
 
   /* Tells the model where a param computes now. `data` and `grad` must stay valid until the next bind of that param; null
    * releases. A gradient that moves starts as ORDO_GRAD_NONE, one at the same address keeps what it holds (no_sync). The embedder is
-   * told. While the param's leaf is unsharded, the leaf follows (same data and grad). Errors: STATE (the embedder cannot rebind between forward and backward), those of the embedder. [step] since 0.1 */
+   * told. While the param's leaf is unsharded, the leaf follows (same data and grad). Errors: STATE (the embedder cannot rebind
+   * between forward and backward), those of the embedder. [step] since 0.1 */
   ordo_status (*bind)(void *ctx, const ordo_param *param, void *data, void *grad);
   /* Replaces all leaves of the model by `specs`, in one transaction: tells an existing optimizer to rebind, marks old leaves
    * REPLACED by the running step. `links` must name every old leaf at least once, or the leaf is trained no more: ORDO_E_INVALID.

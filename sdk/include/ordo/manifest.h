@@ -38,7 +38,8 @@
  *   steps[opt_level in O2,O5 or loss_scale set]=precision.wrap_optimizer
  * Conditions: `key=value`, `key!=value`, `key in a,b`, `key not in a,b`, `key set`, `key unset`, joined with `and` and `or`
  * (`and` binds tighter). Words are separated by blanks, `=`, `!=` and `,`; there are no brackets. An unset option equals nothing, so
- * `key=value` is false and `key!=value` true. Numbers and truth values are compared by value. On before and after the condition follows the step: before[strategy.wrap][level=2]=...
+ * `key=value` is false and `key!=value` true. Numbers and truth values are compared by value. On before and after the condition follows the
+ * step: before[strategy.wrap][level=2]=...
  *
  * Flags (what each does to the order: docs/ordering.md)
  *   strategy   setup_optimizers_in_pre_dispatch, requires_joint_prepare, self_sharded, restores_after_wrap, owns_precision,
@@ -62,13 +63,12 @@ ORDO_STATIC_ASSERT(ORDO_ABI_MAJOR == 1u && ORDO_ABI_MINOR == 0u, "ORDO_ABI_LINE 
 
 /* Plants the manifest TEXT (a string literal, lines end in \n) in this object file. Use it once per plugin. */
 #if defined(__GNUC__)
-#define ORDO_MANIFEST(TEXT)                                                                                        \
-  __attribute__((used, section(ORDO_NOTE_SECTION), aligned(4))) static const struct {                             \
-    uint32_t name_size, text_size, type;                                                                           \
-    char name[8];                                                                                                  \
-    char text[(sizeof(ORDO_ABI_LINE TEXT) + 3u) & ~(size_t)3u];                                                    \
-  } ordo_manifest_note = {5u, (uint32_t)sizeof(ORDO_ABI_LINE TEXT), ORDO_NOTE_TYPE, {'O', 'R', 'D', 'O', 0, 0, 0, 0}, \
-                          ORDO_ABI_LINE TEXT}
+#define ORDO_MANIFEST(TEXT)                                                           \
+  __attribute__((used, section(ORDO_NOTE_SECTION), aligned(4))) static const struct { \
+    uint32_t name_size, text_size, type;                                              \
+    char name[8];                                                                     \
+    char text[(sizeof(ORDO_ABI_LINE TEXT) + 3u) & ~(size_t)3u];                       \
+  } ordo_manifest_note = {5u, (uint32_t)sizeof(ORDO_ABI_LINE TEXT), ORDO_NOTE_TYPE, {'O', 'R', 'D', 'O', 0, 0, 0, 0}, ORDO_ABI_LINE TEXT}
 #endif
 
 #endif

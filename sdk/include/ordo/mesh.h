@@ -12,11 +12,11 @@ enum { ORDO_AXIS_DATA = 1, ORDO_AXIS_MODEL = 2 };
 
 typedef struct ordo_axis {
   size_t struct_size;
-  const char *name;   /* "ddp", or the name given in the strategy expression */
-  uint32_t index;     /* position in ordo_mesh.axes */
-  uint32_t kind;      /* ORDO_AXIS_DATA or ORDO_AXIS_MODEL */
-  int32_t size;       /* ranks on the axis */
-  int32_t coordinate; /* 0 .. size-1 */
+  const char *name;      /* "ddp", or the name given in the strategy expression */
+  uint32_t index;        /* position in ordo_mesh.axes */
+  uint32_t kind;         /* ORDO_AXIS_DATA or ORDO_AXIS_MODEL */
+  int32_t size;          /* ranks on the axis */
+  int32_t coordinate;    /* 0 .. size-1 */
   const ordo_comm *comm; /* the ranks that differ from this one in this coordinate only */
 } ordo_axis;
 ORDO_PIN_LAST(ordo_axis, comm);

@@ -51,21 +51,21 @@ ORDO_PIN_LAST(struct ordo_unit, params);
 
 struct ordo_param {
   size_t struct_size;
-  const char *name; /* "model.layers.0.self_attn.q_proj.weight" */
-  uint32_t index;   /* in ordo_model.params, definition order */
-  ordo_dtype dtype; /* of data now; precision.convert_model may change it */
-  uint32_t flags;   /* ORDO_PARAM_ */
-  uint32_t tp_hint; /* ORDO_TP_ */
-  int32_t tp_block; /* rows (COLUMN) or columns (ROW) that must stay together, a head; 0 or 1 for none */
+  const char *name;  /* "model.layers.0.self_attn.q_proj.weight" */
+  uint32_t index;    /* in ordo_model.params, definition order */
+  ordo_dtype dtype;  /* of data now; precision.convert_model may change it */
+  uint32_t flags;    /* ORDO_PARAM_ */
+  uint32_t tp_hint;  /* ORDO_TP_ */
+  int32_t tp_block;  /* rows (COLUMN) or columns (ROW) that must stay together, a head; 0 or 1 for none */
   int32_t tie_group; /* -1: not tied */
   uint32_t ndim;
-  uint32_t unit; /* index of the unit whose forward uses it first */
+  uint32_t unit;                      /* index of the unit whose forward uses it first */
   int64_t shape[ORDO_MAX_DIMS];       /* global, row-major */
   int64_t local_shape[ORDO_MAX_DIMS]; /* what this rank computes with; differs from shape after strategy.partition */
   int64_t numel;                      /* product of shape */
-  void *data; /* local_shape elements, or null while released or not yet materialised */
-  void *grad; /* fp32 unless a precision plugin changed it; null if none */
-  ordo_leaf *leaf; /* the leaf that holds it now; with flat shards the one of its unit; null if this rank holds none */
+  void *data;                         /* local_shape elements, or null while released or not yet materialised */
+  void *grad;                         /* fp32 unless a precision plugin changed it; null if none */
+  ordo_leaf *leaf;                    /* the leaf that holds it now; with flat shards the one of its unit; null if this rank holds none */
 };
 ORDO_PIN_LAST(struct ordo_param, leaf);
 
@@ -91,10 +91,10 @@ enum {
 };
 struct ordo_placement {
   size_t struct_size;
-  uint8_t data[ORDO_MAX_AXES]; /* per mesh axis: ORDO_REPLICATE or ORDO_SHARD */
+  uint8_t data[ORDO_MAX_AXES];         /* per mesh axis: ORDO_REPLICATE or ORDO_SHARD */
   uint8_t grad_partial[ORDO_MAX_AXES]; /* per mesh axis: 1 if the local gradient after backward is one summand of the true one */
-  uint64_t n_chunks;           /* 0 for an empty shard */
-  const ordo_chunk *chunks;    /* elements outside every chunk are padding: not counted, not saved */
+  uint64_t n_chunks;                   /* 0 for an empty shard */
+  const ordo_chunk *chunks;            /* elements outside every chunk are padding: not counted, not saved */
 };
 ORDO_PIN_LAST(struct ordo_placement, chunks);
 
@@ -106,10 +106,10 @@ enum {
 
 struct ordo_leaf {
   size_t struct_size;
-  const char *name; /* of its first param, or "unit.flat_param" */
-  uint32_t index;   /* in ordo_model.leaves, changes when leaves are replaced */
-  uint32_t state;   /* ORDO_LEAF_ */
-  uint32_t flags;   /* ORDO_PARAM_REQUIRES_GRAD, ORDO_PARAM_DECAY */
+  const char *name;    /* of its first param, or "unit.flat_param" */
+  uint32_t index;      /* in ordo_model.leaves, changes when leaves are replaced */
+  uint32_t state;      /* ORDO_LEAF_ */
+  uint32_t flags;      /* ORDO_PARAM_REQUIRES_GRAD, ORDO_PARAM_DECAY */
   uint32_t grad_state; /* ORDO_GRAD_ */
   ordo_dtype dtype;
   ordo_dtype grad_dtype;
@@ -120,9 +120,9 @@ struct ordo_leaf {
   const ordo_placement *placement;
   const ordo_param *const *params; /* that it holds pieces of on any rank, definition order */
   uint32_t n_params;
-  int32_t device; /* 0 = CPU; other values are reserved */
-  void *stream;   /* null on CPU */
-  ordo_leaf *master; /* the fp32 leaf that the optimizer updates instead, made by precision.wrap_optimizer; else null */
+  int32_t device;          /* 0 = CPU; other values are reserved */
+  void *stream;            /* null on CPU */
+  ordo_leaf *master;       /* the fp32 leaf that the optimizer updates instead, made by precision.wrap_optimizer; else null */
   const char *replaced_by; /* "strategy.wrap(fsdp1)" once state is REPLACED, else null */
 };
 ORDO_PIN_LAST(struct ordo_leaf, replaced_by);

@@ -36,10 +36,10 @@ ORDO_PIN_LAST(ordo_plugin, get_extension);
 
 /* Defines the entry symbol:
  *   ORDO_PLUGIN_ENTRY("my_strategy", "1.0.0", init, deinit, get_extension) */
-#define ORDO_PLUGIN_ENTRY(ID, VERSION, INIT, DEINIT, GET_EXTENSION)                                                          \
-  ORDO_EXTERN_C_BEGIN extern ORDO_EXPORT const ordo_plugin ordo_plugin_entry;                                                 \
-  ORDO_EXTERN_C_END                                                                                                           \
-  const ordo_plugin ordo_plugin_entry = {ORDO_PLUGIN_MAGIC, ORDO_ABI_MAJOR, ORDO_ABI_MINOR, 0u, sizeof(ordo_plugin), ID, VERSION, \
-                                         INIT, DEINIT, GET_EXTENSION}
+#define ORDO_PLUGIN_ENTRY(ID, VERSION, INIT, DEINIT, GET_EXTENSION)                                                                \
+  ORDO_EXTERN_C_BEGIN extern ORDO_EXPORT const ordo_plugin ordo_plugin_entry;                                                      \
+  ORDO_EXTERN_C_END                                                                                                                \
+  const ordo_plugin ordo_plugin_entry = {ORDO_PLUGIN_MAGIC, ORDO_ABI_MAJOR, ORDO_ABI_MINOR, 0u,           sizeof(ordo_plugin), ID, \
+                                         VERSION,           INIT,           DEINIT,         GET_EXTENSION}
 
 #endif

@@ -26,10 +26,10 @@ typedef struct ordo_precision {
   size_t struct_size;
 
   /* Life cycle, as in strategy.h. create and destroy are required. */
-  ordo_status (*probe)(const ordo_host *host);                  /* [main] since 0.1 */
-  ordo_status (*create)(const ordo_job *job, void **instance);  /* [main] since 0.1 */
-  ordo_status (*validate)(void *self);                          /* [main] since 0.1 */
-  void (*destroy)(void *self);                                  /* [main] since 0.1 */
+  ordo_status (*probe)(const ordo_host *host);                 /* [main] since 0.1 */
+  ordo_status (*create)(const ordo_job *job, void **instance); /* [main] since 0.1 */
+  ordo_status (*validate)(void *self);                         /* [main] since 0.1 */
+  void (*destroy)(void *self);                                 /* [main] since 0.1 */
 
   /* Set-up steps */
   /* model.inject: quantised or otherwise replaced parameters. [main] since 0.1 */
@@ -56,7 +56,8 @@ typedef struct ordo_precision {
   /* step.masters_to_model: low-precision weights from the updated masters. [step] since 0.1 */
   ordo_status (*masters_to_model)(void *self);
   ordo_status (*step_end)(void *self, const ordo_step_info *info); /* [step] since 0.1 */
-  /* Packs a shard before an all-gather and unpacks after it (fp8 with scales): bytes per element on the wire, 0 for none. [step] since 0.1 */
+  /* Packs a shard before an all-gather and unpacks after it (fp8 with scales): bytes per element on the wire, 0 for none. [step] since 0.1
+   */
   ordo_status (*pre_all_gather)(void *self, const ordo_leaf *leaf, const void *src, int64_t n, void *wire);
   ordo_status (*post_all_gather)(void *self, const ordo_leaf *leaf, const void *wire, int64_t n, void *dst);
   int64_t (*wire_bytes)(void *self, const ordo_leaf *leaf, int64_t n); /* [any] since 0.1 */

@@ -10,12 +10,15 @@
 
 #include <ordo/abi.h>
 
+/* clang-format off */
 #define ORDO_PHASE_TABLE(X)          \
   X(ORDO_PHASE_SETUP, "setup")       \
   X(ORDO_PHASE_PRE_DISPATCH, "pre_dispatch") \
   X(ORDO_PHASE_DISPATCH, "dispatch") \
   X(ORDO_PHASE_POST_DISPATCH, "post_dispatch")
+/* clang-format on */
 
+/* clang-format off */
 #define ORDO_STEP_TABLE(X)                                                                                                          \
   X(ORDO_STEP_MESH_INIT, "mesh.init", ORDO_PHASE_SETUP, "host", "communicators for each axis")                                      \
   X(ORDO_STEP_MODEL_BUILD, "model.build", ORDO_PHASE_SETUP, "embedder", "units and parameters described")                           \
@@ -38,8 +41,10 @@
   X(ORDO_STEP_RESTORE_DATA, "restore.data", ORDO_PHASE_PRE_DISPATCH, "host", "global samples consumed")                             \
   X(ORDO_STEP_RESTORE_RNG, "restore.rng", ORDO_PHASE_PRE_DISPATCH, "host", "random number streams")                                 \
   X(ORDO_STEP_VERIFY, "verify", ORDO_PHASE_PRE_DISPATCH, "host", "invariants")
+/* clang-format on */
 
 /* Events after the last micro-batch, in default order; ordered by the same solver and printed by `ordo plan`. */
+/* clang-format off */
 #define ORDO_EVENT_TABLE(X)                                                                                          \
   X(ORDO_EVENT_REDUCE, "step.reduce", "strategy", "gradients reduced over the strategy's axis")                      \
   X(ORDO_EVENT_DIVIDE, "step.divide", "host", "what is left of the divide factor")                                   \
@@ -51,6 +56,7 @@
   X(ORDO_EVENT_MASTERS_TO_MODEL, "step.masters_to_model", "precision", "low-precision weights refreshed")            \
   X(ORDO_EVENT_POST_STEP, "step.post_step", "strategy", "parameters gathered or exchanged after the update")         \
   X(ORDO_EVENT_SCHEDULER, "step.scheduler", "embedder", "next lr; left out when the step was skipped")
+/* clang-format on */
 
 #define ORDO_X_PHASE(C, NAME) C,
 #define ORDO_X_STEP(C, NAME, PHASE, PROVIDER, WHAT) C,

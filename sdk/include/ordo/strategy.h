@@ -18,24 +18,24 @@
 
 /* Named places inside a unit where a strategy may transform an activation forward and its gradient backward. */
 enum {
-  ORDO_ACT_COLUMN_INPUT = 1,  /* input of a column-parallel group (q,k,v or gate,up) */
-  ORDO_ACT_ROW_OUTPUT = 2,    /* output of a row-parallel linear (o, down), before the residual is added */
-  ORDO_ACT_EMBED_OUTPUT = 3,  /* output of a vocabulary-parallel embedding */
-  ORDO_ACT_HEAD_INPUT = 4,    /* input of a vocabulary-parallel head */
-  ORDO_ACT_LOSS_MAX = 5,      /* per-token maximum of the local logits */
-  ORDO_ACT_LOSS_SUM = 6,      /* per-token sum of exp, and the target's logit */
-  ORDO_ACT_NORM_INPUT = 7     /* input of a norm: sequence parallelism */
+  ORDO_ACT_COLUMN_INPUT = 1, /* input of a column-parallel group (q,k,v or gate,up) */
+  ORDO_ACT_ROW_OUTPUT = 2,   /* output of a row-parallel linear (o, down), before the residual is added */
+  ORDO_ACT_EMBED_OUTPUT = 3, /* output of a vocabulary-parallel embedding */
+  ORDO_ACT_HEAD_INPUT = 4,   /* input of a vocabulary-parallel head */
+  ORDO_ACT_LOSS_MAX = 5,     /* per-token maximum of the local logits */
+  ORDO_ACT_LOSS_SUM = 6,     /* per-token sum of exp, and the target's logit */
+  ORDO_ACT_NORM_INPUT = 7    /* input of a norm: sequence parallelism */
 };
 
 typedef struct ordo_activation {
   size_t struct_size;
-  uint32_t point;    /* ORDO_ACT_ */
+  uint32_t point; /* ORDO_ACT_ */
   uint32_t unit;
-  int32_t backward;  /* 1: `data` is the gradient */
+  int32_t backward; /* 1: `data` is the gradient */
   ordo_dtype dtype;
-  int64_t rows;      /* tokens of the micro-batch on this rank */
+  int64_t rows; /* tokens of the micro-batch on this rank */
   int64_t columns;
-  void *data;        /* [rows, columns], transformed in place */
+  void *data; /* [rows, columns], transformed in place */
 } ordo_activation;
 ORDO_PIN_LAST(ordo_activation, data);
 
@@ -94,24 +94,24 @@ typedef struct ordo_strategy {
   ordo_status (*after_setup)(void *self);
 
   /* Step events. `unit` and `param` belong to the instance's model. */
-  ordo_status (*step_begin)(void *self, const ordo_step_info *info);            /* [step] since 0.1 */
-  ordo_status (*micro_begin)(void *self, const ordo_step_info *info);           /* [step] since 0.1 */
-  ordo_status (*pre_forward)(void *self, const ordo_unit *unit);                /* [step] since 0.1 */
-  ordo_status (*post_forward)(void *self, const ordo_unit *unit);               /* [step] since 0.1 */
-  ordo_status (*pre_backward)(void *self, const ordo_unit *unit);               /* [step] since 0.1 */
-  ordo_status (*post_backward)(void *self, const ordo_unit *unit);              /* [step] since 0.1 */
+  ordo_status (*step_begin)(void *self, const ordo_step_info *info);  /* [step] since 0.1 */
+  ordo_status (*micro_begin)(void *self, const ordo_step_info *info); /* [step] since 0.1 */
+  ordo_status (*pre_forward)(void *self, const ordo_unit *unit);      /* [step] since 0.1 */
+  ordo_status (*post_forward)(void *self, const ordo_unit *unit);     /* [step] since 0.1 */
+  ordo_status (*pre_backward)(void *self, const ordo_unit *unit);     /* [step] since 0.1 */
+  ordo_status (*post_backward)(void *self, const ordo_unit *unit);    /* [step] since 0.1 */
   /* The gradient of a param (of all members of its tie group) is complete for this micro-batch. [step] since 0.1 */
   ordo_status (*grad_ready)(void *self, const ordo_param *param);
-  ordo_status (*micro_end)(void *self, const ordo_step_info *info);             /* backward of the micro-batch is done. [step] since 0.1 */
+  ordo_status (*micro_end)(void *self, const ordo_step_info *info); /* backward of the micro-batch is done. [step] since 0.1 */
   /* step.reduce: finishes what was started during backward and reports each leaf with job->mark_reduced. [step] since 0.1 */
   ordo_status (*reduce)(void *self, const ordo_step_info *info);
-  ordo_status (*pre_step)(void *self, const ordo_step_info *info);              /* before the optimizer step. [step] since 0.1 */
+  ordo_status (*pre_step)(void *self, const ordo_step_info *info); /* before the optimizer step. [step] since 0.1 */
   /* Vote: set *commit to 0 to skip the optimizer step on all ranks. [step] since 0.1 */
   ordo_status (*should_commit)(void *self, int32_t *commit);
-  ordo_status (*post_step)(void *self, const ordo_step_info *info);             /* weights were updated. [step] since 0.1 */
-  ordo_status (*step_end)(void *self, const ordo_step_info *info);              /* also after a skipped step. [step] since 0.1 */
-  ordo_status (*eval_begin)(void *self);                                        /* forward only from here. [step] since 0.1 */
-  ordo_status (*eval_end)(void *self);                                          /* [step] since 0.1 */
+  ordo_status (*post_step)(void *self, const ordo_step_info *info); /* weights were updated. [step] since 0.1 */
+  ordo_status (*step_end)(void *self, const ordo_step_info *info);  /* also after a skipped step. [step] since 0.1 */
+  ordo_status (*eval_begin)(void *self);                            /* forward only from here. [step] since 0.1 */
+  ordo_status (*eval_end)(void *self);                              /* [step] since 0.1 */
   /* Transforms an activation in place. Called only if the plan's strategy has it. [step] since 0.1 */
   ordo_status (*activation)(void *self, const ordo_activation *activation);
   /* Takes over the schedule of a whole step: runs units with job->run_units. Null: the embedder's loop. [step] since 0.1 */

@@ -1,4 +1,5 @@
 /* rounding_table.h - fp32 bit patterns and their nearest bf16 and binary16 (ties to even, subnormals kept). For a NaN any NaN is right. */
+/* clang-format off */
 static const struct {
   uint32_t f32;
   uint16_t bf16, f16;
@@ -68,3 +69,4 @@ static const struct {
     {0x3af5734d, 0x3af5, 0x17ac},
     {0x492a477c, 0x492a, 0x7c00},
 };
+/* clang-format on */

@@ -317,6 +317,50 @@ static void estimates_follow_the_formula(void **state)
   assert_int_equal(j.live, 0);
 }
 
+static float *slot_of(void *ctx, const ordo_leaf *leaf, uint32_t slot)
+{
+  (void)leaf;
+  return slot == 1 ? ctx : NULL;
+}
+
+/* Rows 2..4 of a 6 x 3 parameter are held; rectangles inside come out packed and go in again, weights and state alike. */
+static void chunks_come_out_and_go_in(void **state)
+{
+  small_job j;
+  float data[9], moments[9], packed[9] = {0};
+  ordo_optimizer optimizer = {.struct_size = sizeof optimizer, .ctx = moments, .name = "adam", .slot = slot_of};
+  const shape one = {1, 6, 3};
+  (void)state;
+  start(&j, 2, 1, &one, 1);
+  j.optimizer = &optimizer;
+  for (int i = 0; i < 9; i++) {
+    data[i] = (float)i;
+    moments[i] = (float)(100 + i);
+  }
+  j.chunks[0].offset[0] = 2;
+  j.chunks[0].extent[0] = 3;
+  j.leaves[0].data = data;
+  void *self = create(&j);
+  const ordo_state_ops *ops = table()->state;
+  ordo_chunk chunk = j.chunks[0];
+  chunk.offset[0] = 3, chunk.extent[0] = 2, chunk.offset[1] = 1, chunk.extent[1] = 2;
+  assert_int_equal(ops->export_chunk(self, &j.leaves[0], &chunk, -1, packed), ORDO_OK);
+  const float weights[4] = {4, 5, 7, 8};
+  assert_memory_equal(packed, weights, sizeof weights);
+  assert_int_equal(ops->export_chunk(self, &j.leaves[0], &chunk, 1, packed), ORDO_OK);
+  assert_true(packed[0] == 104.0f && packed[3] == 108.0f);
+  assert_int_equal(ops->export_chunk(self, &j.leaves[0], &chunk, 0, packed), ORDO_E_STATE);
+  assert_non_null(strstr(j.error, "no state number 0"));
+  const float changed[4] = {-1, -2, -3, -4};
+  assert_int_equal(ops->import_chunk(self, &j.leaves[0], &chunk, -1, changed), ORDO_OK);
+  const float after[9] = {0, 1, 2, 3, -1, -2, 6, -3, -4};
+  assert_memory_equal(data, after, sizeof after);
+  chunk.offset[0] = 1; /* a row of another rank */
+  assert_int_equal(ops->export_chunk(self, &j.leaves[0], &chunk, -1, packed), ORDO_E_INVALID);
+  table()->destroy(self);
+  assert_int_equal(j.live, 0);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -326,6 +370,7 @@ int main(void)
       cmocka_unit_test(an_evaluation_has_no_optimizer),
       cmocka_unit_test(what_is_sharded_is_not_sharded_again),
       cmocka_unit_test(estimates_follow_the_formula),
+      cmocka_unit_test(chunks_come_out_and_go_in),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

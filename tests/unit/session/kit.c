@@ -691,13 +691,14 @@ static const char *no_option(gpointer user, const char *key)
 
 fake *kit_add(kit *k, const char *id, const char *lines, int axis_size)
 {
-  g_autofree char *text =
-      g_strdup_printf("abi=1.0\nid=%s\nversion=1.0.0\nsummary=fake\n%s%s%s", id,
-                      strstr(lines, "kind=") ? "" : strstr(lines, "x-silent") ? "kind=strategy\n" : "kind=strategy\nevents=step.post_step\n",
-                      strstr(lines, "kind=") || strstr(lines, "mesh_axis") ? ""
-                      : axis_size                                          ? "mesh_axis=data\n"
-                                                                           : "mesh_axis=none\n",
-                      lines);
+  g_autofree char *text = g_strdup_printf("abi=1.0\nid=%s\nversion=1.0.0\nsummary=fake\n%s%s%s", id,
+                                          strstr(lines, "kind=")      ? ""
+                                          : strstr(lines, "x-silent") ? "kind=strategy\n"
+                                                                      : "kind=strategy\nevents=step.post_step\n",
+                                          strstr(lines, "kind=") || strstr(lines, "mesh_axis") ? ""
+                                          : axis_size                                          ? "mesh_axis=data\n"
+                                                                                               : "mesh_axis=none\n",
+                                          lines);
   ordo_found *found = g_new0(ordo_found, 1);
   ordo_choice *choice = g_new0(ordo_choice, 1);
   ordo_plan_provider provider = {.choice = choice, .axis = -1};

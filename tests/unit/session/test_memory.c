@@ -116,6 +116,50 @@ static void what_a_plugin_forgot_is_freed_at_the_end(void **state)
   ordo_context_destroy(context);
 }
 
+static void *tier_alloc(void *ctx, size_t bytes)
+{
+  *(int64_t *)ctx += (int64_t)bytes;
+  return calloc(1, bytes);
+}
+
+static void tier_free(void *ctx, void *pointer, size_t bytes)
+{
+  *(int64_t *)ctx -= (int64_t)bytes;
+  free(pointer);
+}
+
+/* One plugin places a kind of memory; blocks are freed where they came from, at the latest when that plugin goes. */
+static void a_tag_may_come_from_somewhere_else(void **state)
+{
+  ordo_context *context = new_context();
+  ordo_memory *memory = ordo_memory_new(context);
+  int64_t held = 0, now;
+  const ordo_allocator tier = {sizeof tier, &held, tier_alloc, tier_free};
+  int owner, other;
+  (void)state;
+  void *before = ordo_memory_alloc(memory, 100, ORDO_MEM_OPTIMIZER);
+  assert_true(ordo_memory_set_allocator(memory, ORDO_MEM_OPTIMIZER, &tier, &owner));
+  assert_false(ordo_memory_set_allocator(memory, ORDO_MEM_OPTIMIZER, &tier, &other));
+  void *inside = ordo_memory_alloc(memory, 200, ORDO_MEM_OPTIMIZER);
+  assert_non_null(ordo_memory_alloc(memory, 300, ORDO_MEM_OPTIMIZER));
+  assert_non_null(ordo_memory_alloc(memory, 400, ORDO_MEM_WEIGHTS));
+  assert_int_equal(held, 500);
+  assert_int_equal(embedder.bytes, 500);
+  assert_true(ordo_memory_release(memory, before));
+  assert_true(ordo_memory_release(memory, inside));
+  assert_int_equal(held, 300);
+  assert_int_equal(embedder.bytes, 400);
+  ordo_memory_drop_owner(memory, &owner);
+  assert_int_equal(held, 0);
+  ordo_memory_usage(memory, ORDO_MEM_OPTIMIZER, &now, NULL);
+  assert_int_equal(now, 0);
+  assert_non_null(ordo_memory_alloc(memory, 8, ORDO_MEM_OPTIMIZER));
+  assert_int_equal(embedder.bytes, 408);
+  assert_true(ordo_memory_set_allocator(memory, ORDO_MEM_OPTIMIZER, &tier, &other));
+  assert_int_equal(ordo_memory_free(memory), 2);
+  ordo_context_destroy(context);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -123,6 +167,7 @@ int main(void)
       cmocka_unit_test(foreign_and_double_frees_are_found),
       cmocka_unit_test(bad_requests_give_null),
       cmocka_unit_test(what_a_plugin_forgot_is_freed_at_the_end),
+      cmocka_unit_test(a_tag_may_come_from_somewhere_else),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
