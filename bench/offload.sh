@@ -26,7 +26,7 @@ run() { # NAME STRATEGY LIMIT (0: none); leaves the peak in NAME.peak
   (echo $BASHPID >"$group/cgroup.procs"
     exec "$ordo" train --data.train "$work/tokens.bin" --data.format tokens16 --data.order sequential --model.layers "$layers" --model.hidden_size 512 \
       --model.intermediate_size 1408 --model.heads 8 --model.vocab_size 512 --train.seq_len 64 --train.batch 2 --steps "$steps" --checkpoint.save false \
-      --log.progress none --log.peak false --ranks 2 --strategy "$2" --output "$work/$1" >"$work/$1.log" 2>&1) && code=0 || code=$?
+      --log.progress none --log.peak false --ranks 2 --strategy "$2" --output "$work/$1" --overwrite >"$work/$1.log" 2>&1) && code=0 || code=$?
   cat "$group/$peak" >"$work/$1.peak" 2>/dev/null || echo 0 >"$work/$1.peak"
   return "$code"
 }

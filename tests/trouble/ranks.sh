@@ -54,7 +54,7 @@ if unshare -m mount -t tmpfs -o size=1m tmpfs /dev/shm 2>/dev/null; then
   code=0
   unshare -m sh -c 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"' sh "$ordo" train --data.train text.txt --model.layers 1 \
     --model.hidden_size 16 --model.intermediate_size 32 --model.heads 2 --train.seq_len 16 --train.steps 2 --log.peak false --ranks 2 \
-    --train.output "$work/run" >said 2>&1 || code=$?
+    --train.output "$work/run" --train.overwrite >said 2>&1 || code=$?
   expect 0 "2 steps"
 else
   echo "not tried: this user may not mount"
