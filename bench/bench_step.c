@@ -205,8 +205,8 @@ static void report_machine(double peak, double in_run)
   double load[3] = {0.0, 0.0, 0.0};
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   int known = getloadavg(load, 3) > 0;
-  printf("machine         load average %.1f on %ld core%s; sgemm during the run at %.0f%% of its peak\n", load[0], cores, cores == 1 ? "" : "s",
-         100.0 * in_run / peak);
+  printf("machine         load average %.1f on %ld core%s; sgemm during the run at %.0f%% of its peak\n", load[0], cores,
+         cores == 1 ? "" : "s", 100.0 * in_run / peak);
   if (!known || load[0] > 0.5 * (double)cores || in_run < 0.9 * peak)
     printf("note            the machine is not quiet: absolute times mean little, compare the ratios, and run again when it is idle\n");
 }

@@ -25,8 +25,8 @@ typedef struct ordo_run {
   int ranks;
   int under_mpi;
   volatile sig_atomic_t *stop_signal; /* set by a handler of the verb; null if it has none */
-  int stopped; /* by a signal: the run did what it could, and is not done */
-  int reported; /* the errors have been printed */
+  int stopped;                        /* by a signal: the run did what it could, and is not done */
+  int reported;                       /* the errors have been printed */
   ordo_problems problems;
 } ordo_run;
 

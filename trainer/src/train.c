@@ -102,8 +102,9 @@ static void announce(ordo_run *run, training *t)
                                                      : "none",
                run->ranks, run->ranks > 1 ? "s" : "", ordo_plan_digest(run->plan));
   if (ordo_config_int(run->config, ORDO_KEY_train_batch) < run->ranks)
-    ordo_run_say(run, "note     train.batch is %" G_GINT64_FORMAT ": %" G_GINT64_FORMAT " of %d ranks have no sequence and only take part\n",
-                 ordo_config_int(run->config, ORDO_KEY_train_batch), run->ranks - ordo_config_int(run->config, ORDO_KEY_train_batch), run->ranks);
+    ordo_run_say(
+        run, "note     train.batch is %" G_GINT64_FORMAT ": %" G_GINT64_FORMAT " of %d ranks have no sequence and only take part\n",
+        ordo_config_int(run->config, ORDO_KEY_train_batch), run->ranks - ordo_config_int(run->config, ORDO_KEY_train_batch), run->ranks);
   ordo_run_say(run, "compute  OpenBLAS core %s%s", run->blas.name, run->blas.fallback ? " (a fallback: ordo doctor)" : "");
   if (t->metrics.peak > 0)
     ordo_run_say(run, ", %.1f GFLOP/s measured", t->metrics.peak / 1e9);
