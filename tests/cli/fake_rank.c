@@ -58,11 +58,11 @@ int main(int argc, char **argv)
   }
   fflush(stdout);
   if (rank == (size > 1)) {
-    if (!strcmp(what, "exit")) {
-      fprintf(stderr, "ending with %d\n", number);
+    if (!strcmp(what, "exit")) { /* like the real programs, it says why in the form of the house: mpirun sometimes loses its own message */
+      fprintf(stderr, "error E-TEST: ending with %d\n", number);
       exit(number);
     } else if (!strcmp(what, "abort")) {
-      fprintf(stderr, "ending with %d\n", number);
+      fprintf(stderr, "error E-TEST: ending with %d\n", number);
       MPI_Abort(MPI_COMM_WORLD, number);
     } else if (!strcmp(what, "desert")) {
       _exit(0);
