@@ -86,35 +86,10 @@ void fsdp1_free(const ordo_job *job, void *memory)
 
 /* ---- options ---- */
 
-enum { NO_LIMIT = 1 << 20 }; /* more units than any model has */
-
-static const char *text_option(const fsdp1 *self, const char *key)
-{
-  const char *text = self->job->option(self->job->ctx, key);
-  return text != NULL ? text : "";
-}
-
-static int64_t int_option(const fsdp1 *self, const char *key, int64_t unset)
-{
-  int64_t value = unset;
-  (void)self->job->option_int(self->job->ctx, key, &value); /* NOT_FOUND leaves it alone; everything else was checked before create */
-  return value;
-}
-
-/* Index of the option's word in `words`. */
-static int word_option(const fsdp1 *self, const char *key, const char *const *words)
-{
-  const char *text = text_option(self, key);
-  int i = 0;
-  while (words[i] != NULL && strcmp(words[i], text) != 0)
-    i++;
-  return words[i] != NULL ? i : 0;
-}
-
 static void read_strategy(fsdp1 *self)
 {
   static const char *const words[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", NULL};
-  const int word = word_option(self, "sharding_strategy", words);
+  const int word = sharding_option_word(self->job, "sharding_strategy", words);
   self->options.hybrid = word > FSDP1_NO_SHARD;
   self->options.sharding_strategy = word > FSDP1_NO_SHARD ? word - FSDP1_NO_SHARD - 1 : word;
 }
@@ -122,9 +97,10 @@ static void read_strategy(fsdp1 *self)
 static void read_units(fsdp1 *self)
 {
   static const char *const words[] = {"block", "class", "size", "list", "none", NULL};
-  self->options.units.kind = word_option(self, "units", words);
-  self->options.units.size = int_option(self, "unit_size", 100000000);
-  self->options.units.patterns = text_option(self, self->options.units.kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list");
+  self->options.units.kind = sharding_option_word(self->job, "units", words);
+  self->options.units.size = sharding_option_int(self->job, "unit_size", 100000000);
+  self->options.units.patterns =
+      sharding_option_text(self->job, self->options.units.kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list");
 }
 
 static void read_sharding(fsdp1 *self)
@@ -134,24 +110,25 @@ static void read_sharding(fsdp1 *self)
   options->reshard_after_forward = self->options.sharding_strategy == FSDP1_FULL_SHARD;
   options->keep_in_no_sync = self->options.sharding_strategy == FSDP1_SHARD_GRAD_OP;
   options->replicated = self->options.sharding_strategy == FSDP1_NO_SHARD;
-  options->backward_prefetch = word_option(self, "backward_prefetch", prefetch);
-  options->forward_prefetch = int_option(self, "forward_prefetch", 0) != 0;
-  options->limit = int_option(self, "limit_all_gathers", 1) ? 2 : NO_LIMIT;
-  options->sync_each = int_option(self, "no_sync", 1) == 0;
-  options->param_dtype = (ordo_dtype)int_option(self, "param_dtype", ORDO_F32);
-  options->reduce_dtype = (ordo_dtype)int_option(self, "reduce_dtype", (int64_t)options->param_dtype);
+  options->backward_prefetch = sharding_option_word(self->job, "backward_prefetch", prefetch);
+  options->forward_prefetch = sharding_option_int(self->job, "forward_prefetch", 0) != 0;
+  options->limit = sharding_option_int(self->job, "limit_all_gathers", 1) ? 2 : SHARDING_NO_LIMIT;
+  options->sync_each = sharding_option_int(self->job, "no_sync", 1) == 0;
+  options->param_dtype = (ordo_dtype)sharding_option_int(self->job, "param_dtype", ORDO_F32);
+  options->reduce_dtype = (ordo_dtype)sharding_option_int(self->job, "reduce_dtype", (int64_t)options->param_dtype);
   (void)self->job->option_real(self->job->ctx, "predivide", &options->predivide);
-  options->poison = int_option(self, "poison", 1) != 0;
-  options->offload = strcmp(text_option(self, "offload"), "disk") == 0 ? text_option(self, "offload_dir") : NULL;
+  options->poison = sharding_option_int(self->job, "poison", 1) != 0;
+  options->offload =
+      strcmp(sharding_option_text(self->job, "offload"), "disk") == 0 ? sharding_option_text(self->job, "offload_dir") : NULL;
 }
 
 static void read_options(fsdp1 *self)
 {
   read_strategy(self);
   read_units(self);
-  self->options.use_orig_params = int_option(self, "use_orig_params", 1);
-  self->options.sync_module_states = int_option(self, "sync_module_states", 0);
-  self->options.ignored = text_option(self, "ignored");
+  self->options.use_orig_params = sharding_option_int(self->job, "use_orig_params", 1);
+  self->options.sync_module_states = sharding_option_int(self->job, "sync_module_states", 0);
+  self->options.ignored = sharding_option_text(self->job, "ignored");
   read_sharding(self);
 }
 
@@ -168,7 +145,7 @@ static ordo_status validate_units(const fsdp1 *self)
 static ordo_status validate(void *instance)
 {
   const fsdp1 *self = instance;
-  const char *offload = text_option(self, "offload"), *directory = text_option(self, "offload_dir");
+  const char *offload = sharding_option_text(self->job, "offload"), *directory = sharding_option_text(self->job, "offload_dir");
   if (strcmp(offload, "disk") == 0 && directory[0] == '\0')
     return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR with a directory on a real disk",
                       "offload=disk without a directory");

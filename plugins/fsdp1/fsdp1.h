@@ -11,6 +11,7 @@
 #ifndef FSDP1_FSDP1_H
 #define FSDP1_FSDP1_H
 
+#include "../sharding/options.h"
 #include "../sharding/sharding.h"
 #include "flat.h"
 #include "../sharding/units.h"

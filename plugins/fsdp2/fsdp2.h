@@ -11,6 +11,7 @@
 #ifndef FSDP2_FSDP2_H
 #define FSDP2_FSDP2_H
 
+#include "../sharding/options.h"
 #include "../sharding/sharding.h"
 #include "../sharding/units.h"
 

@@ -4,34 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_LIMIT = 1 << 20 }; /* more groups than any model has */
-
-static const char *text_option(const fsdp2 *self, const char *key)
-{
-  const char *text = self->job->option(self->job->ctx, key);
-  return text != NULL ? text : "";
-}
-
-static int64_t int_option(const fsdp2 *self, const char *key, int64_t unset)
-{
-  int64_t value = unset;
-  (void)self->job->option_int(self->job->ctx, key, &value); /* NOT_FOUND leaves it alone; everything else was checked before create */
-  return value;
-}
-
-static int word_option(const fsdp2 *self, const char *key, const char *const *words)
-{
-  const char *text = text_option(self, key);
-  int i = 0;
-  while (words[i] != NULL && strcmp(words[i], text) != 0)
-    i++;
-  return words[i] != NULL ? i : 0;
-}
-
 /* true, false, or the number of ranks among which a group stays sharded; -1: none of them. */
 static int64_t reshard_option(const fsdp2 *self)
 {
-  const char *text = text_option(self, "reshard_after_forward");
+  const char *text = sharding_option_text(self->job, "reshard_after_forward");
   char *end = NULL;
   if (strcmp(text, "true") == 0)
     return 1;
@@ -48,23 +24,24 @@ void fsdp2_read_options(fsdp2 *self)
   sharding_options *options = &self->options.sharding;
   sharding_policy *policy = &self->options.units;
   const int64_t reshard = reshard_option(self);
-  policy->kind = word_option(self, "units", units);
-  policy->size = int_option(self, "unit_size", 100000000);
-  policy->patterns = text_option(self, policy->kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list");
-  self->options.ignored = text_option(self, "ignored");
+  policy->kind = sharding_option_word(self->job, "units", units);
+  policy->size = sharding_option_int(self->job, "unit_size", 100000000);
+  policy->patterns = sharding_option_text(self->job, policy->kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list");
+  self->options.ignored = sharding_option_text(self->job, "ignored");
   options->reshard_after_forward = reshard != 0;
   options->reshard_size = reshard >= 2 ? reshard : 0;
-  options->backward_prefetch = word_option(self, "backward_prefetch", prefetch);
-  options->forward_prefetch = int_option(self, "forward_prefetch", 0) != 0;
-  options->limit = int_option(self, "limit_all_gathers", 1) ? 2 : NO_LIMIT;
-  options->sync_each = int_option(self, "no_sync", 1) == 0;
-  options->param_dtype = (ordo_dtype)int_option(self, "param_dtype", ORDO_F32);
-  options->reduce_dtype = (ordo_dtype)int_option(self, "reduce_dtype", (int64_t)options->param_dtype);
+  options->backward_prefetch = sharding_option_word(self->job, "backward_prefetch", prefetch);
+  options->forward_prefetch = sharding_option_int(self->job, "forward_prefetch", 0) != 0;
+  options->limit = sharding_option_int(self->job, "limit_all_gathers", 1) ? 2 : SHARDING_NO_LIMIT;
+  options->sync_each = sharding_option_int(self->job, "no_sync", 1) == 0;
+  options->param_dtype = (ordo_dtype)sharding_option_int(self->job, "param_dtype", ORDO_F32);
+  options->reduce_dtype = (ordo_dtype)sharding_option_int(self->job, "reduce_dtype", (int64_t)options->param_dtype);
   double factor = 0.0;
   if (self->job->option_real(self->job->ctx, "divide_factor", &factor) == ORDO_OK)
     options->divide_ratio = factor / self->job->axis->size;
-  options->poison = int_option(self, "poison", 1) != 0;
-  options->offload = strcmp(text_option(self, "offload"), "disk") == 0 ? text_option(self, "offload_dir") : NULL;
+  options->poison = sharding_option_int(self->job, "poison", 1) != 0;
+  options->offload =
+      strcmp(sharding_option_text(self->job, "offload"), "disk") == 0 ? sharding_option_text(self->job, "offload_dir") : NULL;
 }
 
 static ordo_status refuse(const fsdp2 *self, const char *hint, const char *text)
@@ -79,13 +56,14 @@ static ordo_status check_reshard(const fsdp2 *self)
   if (reshard >= 2 ? reshard < ranks && ranks % reshard == 0 : reshard >= 0)
     return ORDO_OK;
   return sharding_fail(self->job, ORDO_E_INVALID, "true, false, or a number of ranks that divides the axis and is neither 1 nor all of it",
-                       "option 'reshard_after_forward' = '%s' on an axis of %d ranks", text_option(self, "reshard_after_forward"), ranks);
+                       "option 'reshard_after_forward' = '%s' on an axis of %d ranks",
+                       sharding_option_text(self->job, "reshard_after_forward"), ranks);
 }
 
 ordo_status fsdp2_check_options(const fsdp2 *self)
 {
-  const char *offload = text_option(self, "offload"), *directory = text_option(self, "offload_dir");
-  const ordo_dtype output = (ordo_dtype)int_option(self, "output_dtype", ORDO_F32);
+  const char *offload = sharding_option_text(self->job, "offload"), *directory = sharding_option_text(self->job, "offload_dir");
+  const ordo_dtype output = (ordo_dtype)sharding_option_int(self->job, "output_dtype", ORDO_F32);
   const int disk = strcmp(offload, "disk") == 0;
   if (disk != (directory[0] != '\0'))
     return refuse(self, "write fsdp2:offload=disk:DIR with a directory on a real disk, or leave both out",

@@ -1,0 +1,16 @@
+/* options.h - reads the options of a sharded strategy. Values were checked against the manifest before create. */
+#ifndef ORDO_SHARDING_OPTIONS_H
+#define ORDO_SHARDING_OPTIONS_H
+
+#include <ordo/job.h>
+
+enum { SHARDING_NO_LIMIT = 1 << 20 }; /* of gathered units: more than any model has */
+
+/* The text of an option, empty if it is unset. */
+const char *sharding_option_text(const ordo_job *job, const char *key);
+/* Its number, `unset` if it is unset. */
+int64_t sharding_option_int(const ordo_job *job, const char *key, int64_t unset);
+/* Index of its word in `words` (ends with a null), 0 if it is unset. */
+int sharding_option_word(const ordo_job *job, const char *key, const char *const *words);
+
+#endif
