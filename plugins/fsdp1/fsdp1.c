@@ -8,6 +8,8 @@
  */
 #include "fsdp1.h"
 
+#include "../sharding/chunks.h"
+
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
 
@@ -339,12 +341,12 @@ static ordo_status eval_end(void *instance)
 
 static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
 {
-  return fsdp1_export_chunk(instance, leaf, chunk, slot, dst);
+  return sharding_move_chunk(((fsdp1 *)instance)->job, leaf, chunk, slot, dst, 1);
 }
 
 static ordo_status import_chunk(void *instance, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
 {
-  return fsdp1_import_chunk(instance, leaf, chunk, slot, src);
+  return sharding_move_chunk(((fsdp1 *)instance)->job, leaf, chunk, slot, (float *)(uintptr_t)src, 0);
 }
 
 static ordo_status gather_full(void *instance, uint32_t flags)

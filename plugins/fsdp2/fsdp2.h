@@ -5,7 +5,6 @@
  *   layout.c   which leaf is cut how, and every reason to refuse it
  *   joint.c    strategy.prepare_joint: model and optimizer together, all or nothing
  *   events.c   what a training step means for parameters: binding, the vote on unused ones, reports
- *   state.c    chunks of weights and of optimizer state
  * When to gather, to release and to reduce is decided in ../sharding, which fsdp1 uses as well.
  */
 #ifndef FSDP2_FSDP2_H
@@ -82,9 +81,5 @@ void fsdp2_begin_step(fsdp2 *self);
 void fsdp2_grad_ready(fsdp2 *self, const ordo_param *param);
 /* Decides together which parameters got a gradient. Collective, before leaves are reported. */
 ordo_status fsdp2_vote(fsdp2 *self);
-
-/* state.c */
-ordo_status fsdp2_export_chunk(fsdp2 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);
-ordo_status fsdp2_import_chunk(fsdp2 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src);
 
 #endif
