@@ -1,52 +1,18 @@
 /* test_state.c - weights and AdamW state out of one job and into another: other strategies, other numbers of ranks, in memory. See
- * ../fsdp1/rig.h. Under mpirun; argument 1 is the plugin path.
+ * adamw_rig.h. Under mpirun; argument 1 is the plugin path.
  *
  * A job of N ranks trains and exports, once as chunks of every rank and once as whole parameters; both must say the same, every element
  * exactly once. A job of M ranks imports, trains on and must have the bits of ddp on M ranks that imported the same. Ranks beyond N or M
  * sit a job out: 5 ranks serve every pair of numbers up to 5.
  */
-#include "../fsdp1/rig.h"
-
-#include "leaf_optimizer.h"
+#include "adamw_rig.h"
 
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 3 }; /* weight, exp_avg, exp_avg_sq: slots -1, 0, 1 */
-
-typedef struct dictionary {
-  float *values[RIG_PARAMS][SLOTS];
-  int64_t updates[RIG_PARAMS];
-} dictionary;
-
 static ordo_comm_provider *world;
 static int world_rank, world_ranks;
-
-static ordo_status adamw(void *ctx, const ordo_model *model, ordo_optimizer *optimizer)
-{
-  static const ordo_leaf_optimizer_options options = {0, 0.01, 0.9, 0.95, 1e-8, 0.1, 0.0};
-  return ordo_leaf_optimizer_create(rig_context, ((rig *)ctx)->session, &options, model, optimizer);
-}
-
-static rig_options options_of(const char *strategy)
-{
-  return (rig_options){.strategy = strategy, .rebinds = 1, .ordered = 1, .no_decay = 1, .optimizer = adamw};
-}
-
-static void dictionary_new(dictionary *d)
-{
-  for (int p = 0; p < RIG_PARAMS; p++)
-    for (int s = 0; s < SLOTS; s++)
-      d->values[p][s] = calloc((size_t)rig_numel(p) + 1, sizeof(float));
-}
-
-static void dictionary_free(dictionary *d)
-{
-  for (int p = 0; p < RIG_PARAMS; p++)
-    for (int s = 0; s < SLOTS; s++)
-      free(d->values[p][s]);
-}
 
 /* Makes the first `ranks` ranks a world of their own; 0 on the others. */
 static int use_ranks(int ranks)
@@ -72,20 +38,6 @@ static void use_all(int took_part)
 }
 
 /* ---- out ---- */
-
-static void export_full(rig *r, dictionary *d)
-{
-  for (int p = 0; p < RIG_PARAMS; p++) {
-    const ordo_param *param = r->model->params[p];
-    for (int s = 0; s < SLOTS; s++)
-      rig_ok(ordo_session_export_param(r->session, param, s - 1, rig_rank % 2 == 0 ? d->values[p][s] : NULL), "export_param");
-    for (int s = 0; s < SLOTS && rig_rank % 2 != 0; s++) /* others took part only; next time round they want it themselves */
-      memset(d->values[p][s], 0, (size_t)rig_numel(p) * sizeof(float));
-    for (int s = 0; s < SLOTS; s++)
-      rig_ok(ordo_session_export_param(r->session, param, s - 1, d->values[p][s]), "export_param");
-    rig_ok(ordo_session_export_updates(r->session, param, &d->updates[p]), "export_updates");
-  }
-}
 
 /* All ranks' chunks: each element is exported as often as `copies` says (1 when sharded), so padding is not and nothing is missing. */
 static void compare_chunks(rig *r, const dictionary *d, int copies)
@@ -158,28 +110,19 @@ static void import(rig *r, const dictionary *d, int by_chunks)
   }
 }
 
-static void same(const dictionary *a, const dictionary *b)
-{
-  for (int p = 0; p < RIG_PARAMS; p++) {
-    assert_int_equal(a->updates[p], b->updates[p]);
-    for (int s = 0; s < SLOTS; s++)
-      assert_memory_equal(a->values[p][s], b->values[p][s], (size_t)rig_numel(p) * sizeof(float));
-  }
-}
-
 /* A new job imports, says the same again, trains on, and leaves what it has in `after`. */
 static void go_on(const char *strategy, const dictionary *from, int by_chunks, dictionary *after)
 {
   rig r;
-  const rig_options options = options_of(strategy);
+  const rig_options options = adamw_options(strategy);
   rig_ok(rig_begin(&r, &options), strategy);
   r.step = 2;
   import(&r, from, by_chunks);
-  export_full(&r, after);
-  same(from, after);
+  dictionary_export(&r, after);
+  dictionary_same(from, after);
   for (int s = 0; s < 2; s++)
     rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2}), strategy);
-  export_full(&r, after);
+  dictionary_export(&r, after);
   rig_end(&r);
 }
 
@@ -191,11 +134,11 @@ static void start(int strategy, int ranks, dictionary *d)
   const int here = use_ranks(ranks);
   if (here) {
     rig r;
-    const rig_options options = options_of(STRATEGIES[strategy]);
+    const rig_options options = adamw_options(STRATEGIES[strategy]);
     rig_ok(rig_begin(&r, &options), options.strategy);
     for (int s = 0; s < 2; s++)
       rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), options.strategy);
-    export_full(&r, d);
+    dictionary_export(&r, d);
     compare_chunks(&r, d, strategy < N_SHARDED ? 1 : ranks);
     rig_end(&r);
   }
@@ -217,7 +160,7 @@ static void every_job_goes_on_as_every_other(int from, int to)
       go_on("ddp", &first, 0, &truth);
     for (int b = 0; here && b < N_STRATEGIES; b++) {
       go_on(STRATEGIES[b], &first, (a + b) % 2, &after);
-      same(&truth, &after);
+      dictionary_same(&truth, &after);
     }
     use_all(here);
     dictionary_free(&truth);
@@ -253,7 +196,7 @@ static void what_is_not_held_is_refused(void **state)
   for (int i = 0; i < 3; i++) {
     rig r;
     float value[400] = {0};
-    const rig_options options = options_of(strategies[i]);
+    const rig_options options = adamw_options(strategies[i]);
     rig_ok(rig_begin(&r, &options), strategies[i]);
     const ordo_leaf *leaf = r.model->leaves[0];
     if (leaf->placement->n_chunks > 0) {
@@ -281,7 +224,7 @@ static void a_frozen_parameter_has_no_state(void **state)
   (void)state;
   rig r;
   float value[400] = {0};
-  rig_options options = options_of("fsdp2");
+  rig_options options = adamw_options("fsdp2");
   options.frozen = 1u << 4;
   rig_tiny = 1;
   rig_ok(rig_begin(&r, &options), "fsdp2");
