@@ -352,7 +352,7 @@ ordo_status sharding_reserve_accumulation(sharding *s)
   size_t bytes = (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
   at = s->accumulate_block = sharding_comm_alloc(s, bytes, ORDO_MEM_GRADIENTS);
   if (at == NULL)
-    return sharding_fail(s->job, ORDO_E_NOMEM, "reduce in every micro-batch: sync_each_micro_batch=true",
+    return sharding_fail(s->job, ORDO_E_NOMEM, "reduce in every micro-batch: no_sync=false",
                          "no memory for whole gradients between micro-batches (%zu bytes)", bytes);
   uint16_t *low_at = s->accumulate_block;
   for (uint32_t i = 0; i < s->n_groups; i++) {

@@ -62,7 +62,7 @@ struct sharding {
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
   int reduction_adds;         /* it goes to spare_shard and is added */
-  const uint16_t *low_result; /* a 16-bit reduction arrives here */
+  uint16_t *low_result; /* a 16-bit reduction arrives here */
 
   double divide_factor;
   int evaluating;
@@ -94,7 +94,6 @@ ordo_status sharding_finish_reduction(sharding *s);
 /* low.c: fp32 to and from a 16-bit type. */
 void sharding_narrow(ordo_dtype dtype, const float *from, int64_t n, double factor, uint16_t *to);
 void sharding_widen(ordo_dtype dtype, const uint16_t *from, int64_t n, float *to);
-void sharding_round(ordo_dtype dtype, float *values, int64_t n);
 /* to[i] = round(to[i] + from[i]) */
 void sharding_add_low(ordo_dtype dtype, const float *from, int64_t n, uint16_t *to);
 

@@ -145,7 +145,8 @@ static void parts_are_gathered_once(void **state)
     char text[64];
     uint64_t bytes[2];
     const uint64_t w = (uint64_t)rig_ranks, root = ((37 + w - 1) / w * 5 + (5 + w - 1) / w) * w,
-                   block = ((13 + w - 1) / w * 5 + (5 + w - 1) / w) * w, n = (uint64_t)size, part = (block + n - 1) / n * n;
+                   matrix = (13 + w - 1) / w * 5 * w, vector = (5 + w - 1) / w * w, block = matrix + vector, n = (uint64_t)size,
+                   kept = (matrix + 15) / 16 * 16 + vector, part = (kept + n - 1) / n * n; /* with the gap that aligns the vector */
     if (rig_ranks % size != 0)
       continue;
     snprintf(text, sizeof text, "fsdp2:reshard_after_forward=%d", size);
