@@ -66,6 +66,19 @@ static void every_16_bit_mode(const char *extra)
     }
 }
 
+/* What earlier micro-batches left in 16 bits is in the sum, with flat parameters as with rows. */
+static void sixteen_bits_accumulate(void **state)
+{
+  static const char *const modes[] = {"fsdp1_bf16", "fsdp1_bf16:reduce_dtype=f32", "fsdp1:reduce_dtype=bf16",
+                                      "fsdp1_bf16:sharding_strategy=SHARD_GRAD_OP", "fsdp1_bf16:no_sync=false"};
+  (void)state;
+  every_16_bit_mode("");
+  for (size_t m = 0; m < 5; m++) {
+    rig_options options = {.strategy = modes[m], .rounded = strstr(modes[m], "fsdp1_bf16") != NULL ? ORDO_BF16 : 0};
+    train(&options, &(rig_step_spec){.n_micro = 2}, 2);
+  }
+}
+
 /* ---- without pieces ---- */
 
 static void without_pieces_every_mode_trains_alike(void **state)
@@ -180,7 +193,7 @@ static void parts_without_pieces(void **state)
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(without_pieces_every_mode_trains_alike), cmocka_unit_test(without_pieces_what_is_unused_stays),
+      cmocka_unit_test(sixteen_bits_accumulate),                cmocka_unit_test(without_pieces_every_mode_trains_alike), cmocka_unit_test(without_pieces_what_is_unused_stays),
       cmocka_unit_test(every_divisor_keeps_its_part),           cmocka_unit_test(other_sizes_are_refused),
       cmocka_unit_test(parts_are_gathered_once),                cmocka_unit_test(parts_without_pieces),
   };
