@@ -61,7 +61,7 @@ struct sharding {
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  int reduction_adds;         /* it goes to spare_shard and is added */
+  int reduction_adds;   /* it goes to spare_shard and is added */
   uint16_t *low_result; /* a 16-bit reduction arrives here */
 
   double divide_factor;

@@ -166,20 +166,22 @@ ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32
 ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags);
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
 
-/* State in memory, for checkpoints. `slot` below 0 is the weight (of the fp32 master if there is one), else that state tensor of the optimizer
- * (n_slots, slot_name). Elements are fp32, packed row-major. Legal between steps, in an evaluation when no unit is open, and in restore steps.
+/* State in memory, for checkpoints. `slot` below 0 is the weight (of the fp32 master if there is one), else that state tensor of the
+ * optimizer (n_slots, slot_name). Elements are fp32, packed row-major. Legal between steps, in an evaluation when no unit is open, and in
+ * restore steps.
  *
- * Sharded: what this rank holds of a live leaf is leaf->placement->chunks; over all ranks they cover each parameter, and padding lies outside
- * of all of them. A chunk must lie inside one of them and be of its kind; its leaf_offset is not read. Import makes optimizer state that does
- * not exist yet (ordo_optimizer.restore). Errors: STALE, INVALID (not held here, no such slot, a frozen leaf has no state), NOT_FOUND without a
- * record (no update has made the state yet), UNSUPPORTED (not fp32 and no master). Local: no communication. [main] since 0.1 */
+ * Sharded: what this rank holds of a live leaf is leaf->placement->chunks; over all ranks they cover each parameter, and padding lies
+ * outside of all of them. A chunk must lie inside one of them and be of its kind; its leaf_offset is not read. Import makes optimizer state
+ * that does not exist yet (ordo_optimizer.restore). Errors: STALE, INVALID (not held here, no such slot, a frozen leaf has no state),
+ * NOT_FOUND without a record (no update has made the state yet), UNSUPPORTED (not fp32 and no master). Local: no communication. [main]
+ * since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_export_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot,
                                                   float *dst);
 ORDO_EXPORT ordo_status ordo_session_import_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot,
                                                   const float *src);
 /* Full: param->numel elements on every rank that passes a dst (null: it only takes part); any strategy, any number of ranks, bit for bit.
- * Collective. Errors as for a chunk, the same on all ranks (STATE on those where nothing is wrong), those of collectives, NOMEM. [main] since
- * 0.1 */
+ * Collective. Errors as for a chunk, the same on all ranks (STATE on those where nothing is wrong), those of collectives, NOMEM. [main]
+ * since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_export_param(ordo_session *session, const ordo_param *param, int32_t slot, float *dst);
 /* Every rank takes its part of `src`, which must be the same everywhere. Local. [main] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_import_param(ordo_session *session, const ordo_param *param, int32_t slot, const float *src);

@@ -99,7 +99,8 @@ static const ordo_chunk *find_held(const ordo_leaf_record *record, const ordo_ch
 
 /* Calls `move` for each run of elements that are consecutive in the chunk and in the array that `shape` and `offset` lay out around it. */
 typedef void (*run_function)(void *ctx, int64_t in_array, int64_t in_chunk, int64_t count);
-static void for_runs(const ordo_chunk *chunk, const int64_t *shape, const int64_t *offset, int64_t flat_offset, run_function move, void *ctx)
+static void for_runs(const ordo_chunk *chunk, const int64_t *shape, const int64_t *offset, int64_t flat_offset, run_function move,
+                     void *ctx)
 {
   int64_t index[ORDO_MAX_DIMS] = {0}, numel = ordo_chunk_numel(chunk), run = numel;
   if (chunk->kind == ORDO_CHUNK_RECT && chunk->ndim > 0)
@@ -286,7 +287,8 @@ ordo_status ordo_session_export_param(ordo_session *session, const ordo_param *p
   if (full)
     status = move_param(model, root, slot, full, TRUE, &found);
   else
-    status = refuse(session, ORDO_E_NOMEM, "E-NOMEM", param->name, "the whole parameter did not fit", "export chunks instead", "out of memory");
+    status =
+        refuse(session, ORDO_E_NOMEM, "E-NOMEM", param->name, "the whole parameter did not fit", "export chunks instead", "out of memory");
   status = agree(session, param->name, status, &found);
   if (status != ORDO_OK || !found)
     return ordo_session_leave(session, status == ORDO_OK && param->numel > 0 ? ORDO_E_NOT_FOUND : status);
@@ -359,8 +361,8 @@ ordo_status ordo_session_import_updates(ordo_session *session, const ordo_param 
     size_t before = ordo_errors_count(ordo_session_errors(session));
     if (!holds(&record->leaf, param) || (status = check_slot(record, 0)) != ORDO_OK)
       continue;
-    status = ordo_session_embedder_status(session, "restore",
-                                          model->optimizer->restore(model->optimizer->ctx, work_leaf(record), updates), before);
+    status = ordo_session_embedder_status(session, "restore", model->optimizer->restore(model->optimizer->ctx, work_leaf(record), updates),
+                                          before);
   }
   return ordo_session_leave(session, status);
 }

@@ -515,7 +515,8 @@ static double summed(const rig *r, const rig_step_spec *spec, int root, int64_t 
 static void move_reference(rig *r, const rig_step_spec *spec)
 {
   double squares = 0.0;
-  for (int pass = 0; pass < (r->options.optimizer != NULL ? 1 : 2); pass++) { /* the norm first, then the update with its clip coefficient */
+  for (int pass = 0; pass < (r->options.optimizer != NULL ? 1 : 2);
+       pass++) { /* the norm first, then the update with its clip coefficient */
     double clip = pass == 1 && r->options.clip > 0.0 ? fmin(1.0, r->options.clip / (r->norm + 1e-6)) : 1.0;
     for (int p = 0; p < RIG_PARAMS; p++)
       for (int64_t i = 0; root_of(r, p) == p && i < rig_numel(p); i++) {

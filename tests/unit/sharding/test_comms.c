@@ -157,9 +157,9 @@ static void parts_are_gathered_once(void **state)
     rig r;
     char text[64];
     uint64_t bytes[2];
-    const uint64_t w = (uint64_t)rig_ranks, root = ((37 + w - 1) / w * 5 + (5 + w - 1) / w) * w,
-                   matrix = (13 + w - 1) / w * 5 * w, vector = (5 + w - 1) / w * w, block = matrix + vector, n = (uint64_t)size,
-                   kept = (matrix + 15) / 16 * 16 + vector, part = (kept + n - 1) / n * n; /* with the gap that aligns the vector */
+    const uint64_t w = (uint64_t)rig_ranks, root = ((37 + w - 1) / w * 5 + (5 + w - 1) / w) * w, matrix = (13 + w - 1) / w * 5 * w,
+                   vector = (5 + w - 1) / w * w, block = matrix + vector, n = (uint64_t)size, kept = (matrix + 15) / 16 * 16 + vector,
+                   part = (kept + n - 1) / n * n; /* with the gap that aligns the vector */
     if (rig_ranks % size != 0)
       continue;
     snprintf(text, sizeof text, "fsdp2:reshard_after_forward=%d", size);
@@ -193,9 +193,13 @@ static void parts_without_pieces(void **state)
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sixteen_bits_accumulate),                cmocka_unit_test(without_pieces_every_mode_trains_alike), cmocka_unit_test(without_pieces_what_is_unused_stays),
-      cmocka_unit_test(every_divisor_keeps_its_part),           cmocka_unit_test(other_sizes_are_refused),
-      cmocka_unit_test(parts_are_gathered_once),                cmocka_unit_test(parts_without_pieces),
+      cmocka_unit_test(sixteen_bits_accumulate),
+      cmocka_unit_test(without_pieces_every_mode_trains_alike),
+      cmocka_unit_test(without_pieces_what_is_unused_stays),
+      cmocka_unit_test(every_divisor_keeps_its_part),
+      cmocka_unit_test(other_sizes_are_refused),
+      cmocka_unit_test(parts_are_gathered_once),
+      cmocka_unit_test(parts_without_pieces),
   };
   rig_start(argc, argv);
   return rig_stop(cmocka_run_group_tests(tests, NULL, NULL));

@@ -1,5 +1,5 @@
-/* test_offload.c - the cold tier: the same numbers, memory that is a file without a name, and an error by name when there is no place for it.
- * See adamw_rig.h. Under mpirun; argument 1 is the plugin path. That a job larger than its memory trains is shown by bench/offload.sh.
+/* test_offload.c - the cold tier: the same numbers, memory that is a file without a name, and an error by name when there is no place for
+ * it. See adamw_rig.h. Under mpirun; argument 1 is the plugin path. That a job larger than its memory trains is shown by bench/offload.sh.
  */
 #include "adamw_rig.h"
 
@@ -15,8 +15,9 @@
 
 static char directory[] = "/tmp/ordo-test-cold-XXXXXX"; /* one for each rank */
 
-static const char *const STRATEGIES[] = {"fsdp1", "fsdp1:use_orig_params=false", "fsdp1:sharding_strategy=SHARD_GRAD_OP",
-                                         "fsdp1:sharding_strategy=NO_SHARD", "fsdp2", "fsdp2:reshard_after_forward=false"};
+static const char *const STRATEGIES[] = {
+    "fsdp1", "fsdp1:use_orig_params=false",      "fsdp1:sharding_strategy=SHARD_GRAD_OP", "fsdp1:sharding_strategy=NO_SHARD",
+    "fsdp2", "fsdp2:reshard_after_forward=false"};
 enum { N_STRATEGIES = 6 };
 
 static const char *with(const char *strategy, const char *offload)
@@ -55,7 +56,8 @@ static void file_at(const void *address, char *path, size_t size)
   while (fgets(line, sizeof line, maps) != NULL) {
     unsigned long begin = 0, end = 0;
     int at = 0;
-    if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %n", &begin, &end, &at) >= 2 && (unsigned long)address >= begin && (unsigned long)address < end)
+    if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %n", &begin, &end, &at) >= 2 && (unsigned long)address >= begin &&
+        (unsigned long)address < end)
       snprintf(path, size, "%s", at > 0 ? line + at : "");
   }
   fclose(maps);
@@ -286,9 +288,12 @@ static void a_full_disk_is_named(void **state)
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_numbers_are_those_of_memory), cmocka_unit_test(the_numbers_are_right),
-      cmocka_unit_test(an_absent_directory_is_named),    cmocka_unit_test(a_read_only_directory_is_named),
-      cmocka_unit_test(no_room_for_shards_is_named),     cmocka_unit_test(no_room_for_the_optimizer_is_named),
+      cmocka_unit_test(the_numbers_are_those_of_memory),
+      cmocka_unit_test(the_numbers_are_right),
+      cmocka_unit_test(an_absent_directory_is_named),
+      cmocka_unit_test(a_read_only_directory_is_named),
+      cmocka_unit_test(no_room_for_shards_is_named),
+      cmocka_unit_test(no_room_for_the_optimizer_is_named),
       cmocka_unit_test(a_full_disk_is_named),
   };
   rig_start(argc, argv);

@@ -84,8 +84,8 @@ static void no_forward_before_the_set_up_ends(void **state)
   }
 }
 
-/* transformers PR #28830, #25580: no optimizer state and no leaf of full size is ever made, also without views, and the optimizer is made and
- * moved once. */
+/* transformers PR #28830, #25580: no optimizer state and no leaf of full size is ever made, also without views, and the optimizer is made
+ * and moved once. */
 static void the_optimizer_is_made_once_and_of_shards(void **state)
 {
   (void)state;
@@ -204,7 +204,8 @@ static void poison_stops_the_step(void **state)
 
 /* ---- models ---- */
 
-/* trl #1147: the frozen reference model is sharded like the trained one, in training and in an evaluation-only session, and has no optimizer. */
+/* trl #1147: the frozen reference model is sharded like the trained one, in training and in an evaluation-only session, and has no
+ * optimizer. */
 static void a_reference_model_is_sharded_as_well(void **state)
 {
   (void)state;

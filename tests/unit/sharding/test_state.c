@@ -209,7 +209,8 @@ static void what_is_not_held_is_refused(void **state)
       rig_expect(ordo_session_import_chunk(r.session, leaf, &chunk, -1, value), ORDO_E_INVALID, "E-STATE-CHUNK|ask other ranks");
       assert_int_equal(ordo_session_export_chunk(r.session, leaf, &leaf->placement->chunks[0], 0, value), ORDO_E_NOT_FOUND);
       assert_int_equal(ordo_n_errors(rig_context), 0);
-      rig_expect(ordo_session_export_chunk(r.session, leaf, &leaf->placement->chunks[0], 2, value), ORDO_E_INVALID, "E-STATE-SLOT|has 2 state");
+      rig_expect(ordo_session_export_chunk(r.session, leaf, &leaf->placement->chunks[0], 2, value), ORDO_E_INVALID,
+                 "E-STATE-SLOT|has 2 state");
     }
     assert_int_equal(ordo_session_export_param(r.session, r.model->params[3], 1, value), ORDO_E_NOT_FOUND);
     rig_ok(ordo_session_step_begin(r.session, 1, 1.0), "step_begin");
