@@ -168,8 +168,8 @@ ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_
 
 /* Changes a setting of the running job: when a model's units are gathered, reduced and released (control.h says what, and when each
  * operation is legal). All ranks alike. Errors: STATE (not now: both states named), INVALID (operation, unit, value), UNSUPPORTED (no
- * strategy of the model knows the operation; they are named), those of a gather. After one of the three the session goes on. [step] since
- * 0.1 */
+ * strategy of the model knows the operation; they are named), and those of a gather. After one of the first three the session goes on.
+ * [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_control(ordo_session *session, uint32_t model, const ordo_control *control);
 
 /* Hands the whole step to a strategy that takes over the schedule (strategy.h, run_schedule), right after step_begin; step_end follows.

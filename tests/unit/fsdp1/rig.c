@@ -49,6 +49,11 @@ static float initial(int param, int64_t i, int rank)
   return (float)((7 * param + i) % 29) / 8.0f - 1.5f + 10.0f * (float)rank;
 }
 
+float rig_initial(int untied, int param, int64_t i)
+{
+  return initial(param == RIG_HEAD && !untied ? 0 : param, i, 0);
+}
+
 /* Small: the sum over 64 ranks and 4 micro-batches of both uses of a tied weight stays exact in fp32, over 5 ranks in bf16. */
 static float gradient(int rank, int step, int micro, int param, int64_t i)
 {

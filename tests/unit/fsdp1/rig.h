@@ -83,6 +83,8 @@ void rig_start(int argc, char **argv);
 int rig_stop(int failed);
 
 int64_t rig_numel(int param);
+/* Element of a parameter at the start. */
+float rig_initial(int untied, int param, int64_t i);
 /* Plan, session, setup. Status of the first that fails; the rig must be ended in any case. */
 ordo_status rig_begin(rig *r, const rig_options *options);
 /* Plan and session only. */
