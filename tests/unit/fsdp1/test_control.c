@@ -24,6 +24,7 @@ typedef struct script {
   const int *sync; /* per micro-batch; null: none is set */
   uint32_t unit;   /* of them */
   uint64_t scatters_before_end;
+  uint64_t reduces[5]; /* all-reduces so far, before each micro-batch and the end */
 } script;
 
 static rig_options options_of(const char *strategy)
@@ -54,8 +55,40 @@ static void set_sync(void *ctx, int micro)
 {
   script *s = ctx;
   s->scatters_before_end = calls(s->r, SCATTERS);
+  s->reduces[micro] = calls(s->r, ORDO_ALL_REDUCE);
   if (s->sync != NULL)
     rig_ok(rig_control(s->r, SYNC, s->unit, s->sync[micro]), "gradient_sync");
+}
+
+/* Names of the last `n` all-gathers of the strategy's axis, joined with ' '. */
+static char *last_gathers(const rig *r, int n)
+{
+  char *report = ordo_session_comm_report(r->session), *names = calloc(1, 4096), *found[512], root[8];
+  int n_found = 0;
+  for (char *line = strtok(report, "\n"); line != NULL; line = strtok(NULL, "\n"))
+    if (strstr(line, "all_gather") != NULL && strchr(line, '\'') != NULL)
+      found[n_found++] = strchr(line, '\'') + 1;
+  assert_true(n_found >= n);
+  for (int i = n_found - n; i < n_found; i++) {
+    *strchr(found[i], '\'') = '\0';
+    if (strcmp(found[i], ROOT) == 0)
+      found[i] = strcpy(root, "root");
+    else
+      found[i][strlen(found[i]) - strlen(PART)] = '\0';
+    strcat(names, found[i]);
+    strcat(names, i + 1 < n_found ? " " : "");
+  }
+  ordo_string_free(report);
+  return names;
+}
+
+static void assert_order(const rig *r, int n, const char *wanted)
+{
+  if (rig_ranks == 1)
+    return;
+  char *names = last_gathers(r, n);
+  assert_string_equal(names, wanted);
+  free(names);
 }
 
 /* ---- gradient_sync ---- */
@@ -283,8 +316,8 @@ static void two_units_at_a_time(void **state)
   rig_ok(rig_control(&r, ORDO_CONTROL_UNSHARD, 3, 0), "the third");
   rig_expect(rig_control(&r, ORDO_CONTROL_UNSHARD, 1, 1), ORDO_E_STATE, "'layers.1" PART "', 'layers.2" PART "'|reshard a unit first");
   rig_ok(rig_control(&r, ORDO_CONTROL_UNSHARD, 0, 1), "the root has its own place");
-  /* The first unit takes the place of the one that is needed last. */
-  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2, .in_unit = count_units, .ctx = &s}), "step");
+  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1, .in_unit = count_units, .ctx = &s}), "step");
+  assert_order(&r, 5, "layers.0 layers.2 layers.2 layers.1 layers.0"); /* the first unit took the place of the one that was needed last */
   ordo_session_memory(r.session, ORDO_MEM_WEIGHTS, NULL, &peak[1]);
   assert_int_equal(peak[1], peak[0]);
   rig_compare(&r);
@@ -327,53 +360,28 @@ static void released_after_forward_or_kept(void **state)
   }
 }
 
+static void expect_nothing_bound_at_the_end(void *ctx, int micro)
+{
+  script *s = ctx;
+  for (uint32_t p = 0; micro == 2 && p < s->r->model->n_params; p++)
+    assert_null(s->r->model->params[p]->data);
+}
+
 static void kept_after_backward(void **state)
 {
   (void)state;
   rig r;
+  script s = {.r = &r};
   begin(&r, STRATEGY);
   rig_ok(rig_control(&r, ORDO_CONTROL_RESHARD_AFTER_BACKWARD, ORDO_ALL_UNITS, 0), "keep");
   uint64_t before = calls(&r, GATHERS);
-  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2}), "step");
+  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2, .before_micro = expect_nothing_bound_at_the_end, .ctx = &s}), "step");
   assert_calls(&r, GATHERS, before, 7 + 3); /* the second forward gathers nothing, its backward the blocks */
-  for (uint32_t p = 0; p < r.model->n_params; p++)
-    assert_null(r.model->params[p]->data);
   rig_compare(&r);
   rig_end(&r);
 }
 
 /* ---- prefetch ---- */
-
-/* Names of the last `n` all-gathers of the strategy's axis, joined with ' '. */
-static char *last_gathers(const rig *r, int n)
-{
-  char *report = ordo_session_comm_report(r->session), *names = calloc(1, 4096), *found[512], root[8];
-  int n_found = 0;
-  for (char *line = strtok(report, "\n"); line != NULL; line = strtok(NULL, "\n"))
-    if (strstr(line, "all_gather") != NULL && strchr(line, '\'') != NULL)
-      found[n_found++] = strchr(line, '\'') + 1;
-  assert_true(n_found >= n);
-  for (int i = n_found - n; i < n_found; i++) {
-    *strchr(found[i], '\'') = '\0';
-    if (strcmp(found[i], ROOT) == 0)
-      found[i] = strcpy(root, "root");
-    else
-      found[i][strlen(found[i]) - strlen(PART)] = '\0';
-    strcat(names, found[i]);
-    strcat(names, i + 1 < n_found ? " " : "");
-  }
-  ordo_string_free(report);
-  return names;
-}
-
-static void assert_order(const rig *r, int n, const char *wanted)
-{
-  if (rig_ranks == 1)
-    return;
-  char *names = last_gathers(r, n);
-  assert_string_equal(names, wanted);
-  free(names);
-}
 
 static ordo_status set_list(rig *r, uint32_t operation, uint32_t unit, const uint32_t *units, uint64_t n)
 {
@@ -542,6 +550,11 @@ static void ddp_knows_one_setting(void **state)
   rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
   uint64_t usual = calls(&r, ORDO_ALL_REDUCE) - before;
   rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2, .before_micro = set_sync, .ctx = &s}), "switched off");
+  assert_int_equal(s.reduces[2], s.reduces[0]);
+  s.sync = OFF_THEN_ON;
+  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 3, .before_micro = set_sync, .ctx = &s}), "switched on in the last micro-batch");
+  assert_int_equal(s.reduces[2], s.reduces[0]);
+  assert_true(s.reduces[3] > s.reduces[2] || rig_ranks == 1);
   s.sync = MIXED;
   s.unit = 1;
   rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 4, .before_micro = set_sync, .ctx = &s}), "one unit");
