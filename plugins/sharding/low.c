@@ -36,6 +36,12 @@ void sharding_widen(ordo_dtype dtype, const uint16_t *from, int64_t n, float *to
   }
 }
 
+void sharding_round(ordo_dtype dtype, float *values, int64_t n)
+{
+  for (int64_t i = 0; i < n; i++)
+    values[i] = from_low(dtype, to_low(dtype, values[i]));
+}
+
 void sharding_add_low(ordo_dtype dtype, const float *from, int64_t n, uint16_t *to)
 {
   for (int64_t i = 0; i < n; i++)
