@@ -151,7 +151,7 @@ ordo_status fsdp1_report(fsdp1 *self)
   const ordo_job *job = self->job;
   for (uint32_t i = 0; i < self->n_items; i++)
     self->votes[i] = self->items[i].used;
-  ordo_status status = ordo_all_reduce(job->axis->comm, self->votes, self->n_items, ORDO_I32, ORDO_MAX, 1.0);
+  ordo_status status = ordo_all_reduce(sharding_sum_ranks(job), self->votes, self->n_items, ORDO_I32, ORDO_MAX, 1.0);
   if (status == ORDO_OK && self->options.use_orig_params)
     status = report_views(self);
   for (uint32_t f = 0; status == ORDO_OK && !self->options.use_orig_params && f < self->n_flats; f++)

@@ -70,7 +70,7 @@ static ordo_placement place(const fsdp1 *self, const ordo_placement *old)
   memcpy(placement.data, old->data, sizeof placement.data);
   memcpy(placement.grad_partial, old->grad_partial, sizeof placement.grad_partial);
   placement.data[axis] = self->options.sharding_strategy == FSDP1_NO_SHARD ? ORDO_REPLICATE : ORDO_SHARD;
-  placement.grad_partial[axis] = 1;
+  sharding_place_gradient(self->job, &placement);
   return placement;
 }
 
