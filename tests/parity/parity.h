@@ -6,7 +6,7 @@
 
 enum { PARITY_STEPS = 10, PARITY_TEXT = 12 };
 
-/* What is compared; docs/ordering.md says how far each may be off. EXACT: counts, generated tokens, bits of ordered runs. */
+/* What is compared; CONTRIBUTING.md says how far each may be off. EXACT: counts, generated tokens, bits of ordered runs. */
 enum { PARITY_LOSS, PARITY_NORM, PARITY_UPDATE, PARITY_WEIGHT, PARITY_EVALUATION, PARITY_EXACT, PARITY_N_GATES };
 
 /* Deviations in units of the gate, the worst of each kind, and the name of the worst of all. */
@@ -43,8 +43,8 @@ typedef struct parity_source {
   int64_t seq_len;
 } parity_source;
 
-/* Sequences of a step on `ranks` ranks: 8, which 3, 5 and 6 ranks share unevenly; with accumulation 4 for each rank but the last, which has 3
- * and nothing to do in the last micro-batch. */
+/* Sequences of a step on `ranks` ranks: 8, which 3, 5 and 6 ranks share unevenly; with accumulation 4 for each rank but the last, which has
+ * 3 and nothing to do in the last micro-batch. */
 int64_t parity_batch(const parity_case *c, int ranks);
 
 /* What a run leaves, on every rank. */
@@ -58,8 +58,8 @@ typedef struct parity_trace {
   int32_t text[PARITY_TEXT]; /* what the trained model continues, greedily */
 } parity_trace;
 
-/* Runs the case on the provider's ranks (null: one rank). `data_ranks`: the rank count that batch and mask are made for. `skipped` (may be null)
- * is set when the plan cannot express the case. Errors are in the context. */
+/* Runs the case on the provider's ranks (null: one rank). `data_ranks`: the rank count that batch and mask are made for. `skipped` (may be
+ * null) is set when the plan cannot express the case. Errors are in the context. */
 ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c,
                        const parity_source *source, int data_ranks, parity_trace *trace, const char **skipped);
 void parity_trace_clear(parity_trace *trace);

@@ -197,8 +197,7 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   memset(trace, 0, sizeof *trace);
-  ordo_status status =
-      ordo_data_view(&data, source->tokens, 0, ordo_tokens_count(source->tokens), seq_len, source->name, &problems);
+  ordo_status status = ordo_data_view(&data, source->tokens, 0, ordo_tokens_count(source->tokens), seq_len, source->name, &problems);
   if (status == ORDO_OK)
     status = mask_targets(c, &data, data_ranks, source->weights->config.vocab, &problems);
   if (status != ORDO_OK)

@@ -417,12 +417,14 @@ static void hybrid_sharding(void **state)
 {
   (void)state;
   static const char *const modes[] = {"ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD", "fsdp1=2:sharding_strategy=_HYBRID_SHARD_ZERO2+ddp=2",
-                                      "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:no_sync=false"};
-  for (size_t m = 0; rig_ranks == 4 && m < 3; m++) {
+                                      "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:no_sync=false",
+                                      "fsdp1=2:sharding_strategy=HYBRID_SHARD:use_orig_params=false+ddp=2"};
+  for (size_t m = 0; rig_ranks == 4 && m < 8; m++) {
+    const int flat = strstr(modes[m / 2], "use_orig_params=false") != NULL;
     rig r;
-    rig_ok(rig_begin(&r, &(rig_options){.strategy = modes[m]}), modes[m]);
+    rig_ok(rig_begin(&r, &(rig_options){.strategy = modes[m / 2], .ordered = m % 2, .no_decay = flat}), modes[m / 2]);
     for (int s = 0; s < 4; s++)
-      rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2}), modes[m]);
+      rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 2}), modes[m / 2]);
     rig_compare(&r);
     rig_end(&r);
   }

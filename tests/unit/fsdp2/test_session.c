@@ -79,9 +79,29 @@ static void replicas_of_shards(void **state)
   static const char *const modes[] = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:no_sync=false",
                                       "ddp=2+fsdp2=2:reshard_after_forward=false"};
   (void)state;
-  for (size_t m = 0; rig_ranks == 4 && m < 4; m++) {
-    const rig_options options = options_of(modes[m]);
+  for (size_t m = 0; rig_ranks == 4 && m < 8; m++) {
+    rig_options options = options_of(modes[m % 4]);
+    options.ordered = m >= 4;
     train(&options, &(rig_step_spec){.n_micro = 2}, 4);
+  }
+}
+
+/* Ordered: one sum over both axes, in which frozen, unused and 16-bit gradients have their places too. */
+static void one_sum_over_two_axes(void **state)
+{
+  static const char *const modes[] = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:reduce_dtype=bf16",
+                                      "fsdp2=2:reduce_dtype=f16+ddp=2"};
+  (void)state;
+  for (size_t m = 0; rig_ranks == 4 && m < 4; m++) {
+    rig_step_spec spec = {.n_micro = 1, .skip_params = {1u << 4, 0, 1u << 6, 0}};
+    rig_options options = options_of(modes[m]);
+    options.ordered = 1;
+    options.clip = m < 2 ? 64.0 : 0.0;
+    for (int r = 0; r < 4; r++)
+      spec.skip_params[r] |= 1u << 5;
+    train(&options, &spec, 3);
+    options.frozen = 1u << 1 | 1u << 2 | 1u << 3;
+    train(&options, &(rig_step_spec){.n_micro = m < 2 ? 2 : 1}, 3);
   }
 }
 
@@ -292,6 +312,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(trains_in_ordered_mode_with_clipping),
       cmocka_unit_test(keeps_a_part_between_forward_and_backward),
       cmocka_unit_test(replicas_of_shards),
+      cmocka_unit_test(one_sum_over_two_axes),
       cmocka_unit_test(frozen_subsets_stay),
       cmocka_unit_test(unused_parameters),
       cmocka_unit_test(a_unit_whose_forward_never_runs),
