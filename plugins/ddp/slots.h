@@ -34,7 +34,7 @@ typedef struct ddp_slots {
   ordo_leaf **ignored; /* trainable, but excluded by the option `ignored` */
   uint32_t n_ignored;
   uint32_t n_summed_elsewhere; /* trainable, but their gradient is not partial on this axis */
-  int32_t *of_leaf; /* [n_leaves]: index into items, -1 for none */
+  int32_t *of_leaf;            /* [n_leaves]: index into items, -1 for none */
   uint32_t n_leaves;
 } ddp_slots;
 
