@@ -237,7 +237,7 @@ static ordo_status move_param(ordo_model_state *model, const ordo_param *param, 
       ordo_status status = ORDO_OK;
       if (chunk->param != param || ordo_chunk_numel(chunk) == 0 || (out && !is_mine(record)))
         continue;
-      g_autofree float *packed = g_try_new(float, ordo_chunk_numel(chunk));
+      g_autofree float *packed = g_try_new(float, (gsize)ordo_chunk_numel(chunk));
       copying between = {full, packed, !out};
       if (!packed)
         return refuse(model->session, ORDO_E_NOMEM, "E-NOMEM", param->name, "a chunk of it did not fit", "free memory", "out of memory");
@@ -283,7 +283,7 @@ ordo_status ordo_session_export_param(ordo_session *session, const ordo_param *p
   if (status != ORDO_OK)
     return ordo_session_leave(session, status);
   const ordo_param *root = &((const ordo_param_record *)param)->root->param;
-  g_autofree float *full = g_try_new0(float, MAX(param->numel, 1));
+  g_autofree float *full = g_try_new0(float, (gsize)MAX(param->numel, 1));
   if (full)
     status = move_param(model, root, slot, full, TRUE, &found);
   else
