@@ -171,12 +171,13 @@ static void take_part(const sharding *s, const sharding_group *group, float *to)
 static void land(sharding *s, sharding_group *group)
 {
   float *to = s->reduction_adds ? s->spare_shard : group->grad_shard;
-  const int low = s->options.reduce_dtype != ORDO_F32, whole = sharding_sums_whole(s);
-  if (whole && !s->options.replicated)
+  const int whole = sharding_sums_whole(s) && !s->options.replicated;
+  const int low = s->options.reduce_dtype != ORDO_F32;
+  if (whole)
     take_part(s, group, to);
-  else if (!whole && s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
+  else if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
     unpack_gradient(s, group, low ? s->low_result : (void *)to, low ? sizeof(uint16_t) : sizeof *to);
-  if (low && (!whole || s->options.replicated))
+  if (low && !whole)
     sharding_widen(s->options.reduce_dtype, s->low_result, group->shard_numel, to);
   if (s->reduction_adds)
     add(group->grad_shard, s->spare_shard, group->shard_numel);
