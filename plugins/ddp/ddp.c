@@ -43,7 +43,8 @@ ORDO_MANIFEST(
     "option=gradient_as_bucket_view|bool|true||always true: gradients live in their bucket, nothing is copied\n"
     "option=ignored|string|||patterns of parameters whose gradients are not averaged, joined with ','\n"
     "option=reduce_nan_check|bool|false||stop if a gradient holds NaN or infinity before it is averaged (not with a loss scaler)\n"
-    "option=stats_interval|int|100|0..|overlap statistics in the first 10 steps and then every so many; 0: none\n");
+    "option=stats_interval|int|100|0..|overlap statistics in the first 10 steps and then every so many; 0: none\n"
+    "dry_run=yes\n");
 
 /* ---- shared helpers ---- */
 
@@ -60,7 +61,7 @@ ordo_status ddp_fail(const ordo_job *job, ordo_status status, const char *hint, 
 void *ddp_alloc(const ordo_job *job, uint64_t count, size_t size)
 {
   uint64_t bytes = count * size;
-  void *memory = count <= SIZE_MAX / size ? job->alloc(job->ctx, bytes > 0 ? bytes : 1, ORDO_MEM_COMM) : NULL;
+  void *memory = count <= SIZE_MAX / size ? job->alloc(job->ctx, bytes > 0 ? bytes : 1, ORDO_MEM_OTHER) : NULL;
   if (memory == NULL)
     ddp_fail(job, ORDO_E_NOMEM, "use fewer ranks on this machine, or a smaller model", "ddp could not get %llu bytes for its lists",
              (unsigned long long)bytes);

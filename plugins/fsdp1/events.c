@@ -68,7 +68,7 @@ static void clear_gaps(const fsdp1 *self, const fsdp1_flat_param *flat, float *g
 
 void fsdp1_settle(fsdp1 *self, fsdp1_flat_param *flat)
 {
-  float *grad = flat->open && flat->trainable ? flat->group->full_grad : NULL;
+  float *grad = flat->open && flat->trainable && ordo_job_has_data(self->job) ? flat->group->full_grad : NULL;
   flat->open = 0;
   if (grad == NULL)
     return;

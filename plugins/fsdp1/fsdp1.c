@@ -56,7 +56,8 @@ ORDO_MANIFEST(
     "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
-    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n");
+    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n"
+    "dry_run=yes\n");
 
 /* ---- shared helpers ---- */
 

@@ -46,7 +46,8 @@ ORDO_MANIFEST(
     "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
-    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n");
+    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n"
+    "dry_run=yes\n");
 
 void *fsdp2_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag)
 {

@@ -48,7 +48,7 @@ static void pack_shard(sharding *s, const sharding_group *group, ordo_collective
 {
   float *at = s->staging_gather;
   for (uint32_t i = 0; i < group->n_pieces; i++) {
-    memcpy(at, group->shard + group->pieces[i].shard_offset, (size_t)group->pieces[i].count * sizeof *at);
+    memcpy(at, group->shard + group->pieces[i].shard_offset, (size_t)sharding_touchable(s, group->pieces[i].count) * sizeof *at);
     at += group->pieces[i].count;
   }
   c->send = s->staging_gather;
@@ -63,7 +63,7 @@ static void unpack_full(const sharding *s, sharding_group *group)
   for (int32_t r = 0; r < s->comm->size; r++)
     for (uint32_t i = 0; i < group->n_pieces; i++) {
       const sharding_piece *p = &group->pieces[i];
-      memcpy(group->full + p->full_offset + r * p->count, at, (size_t)p->count * sizeof *at);
+      memcpy(group->full + p->full_offset + r * p->count, at, (size_t)sharding_touchable(s, p->count) * sizeof *at);
       at += p->count;
     }
 }
@@ -91,7 +91,7 @@ static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
     if (status != ORDO_OK)
       return status;
     uint16_t *half = s->half_block + run->halves * s->half_numel;
-    sharding_narrow(s->options.param_dtype, group->shard, group->shard_numel, 1.0, half);
+    sharding_narrow(s->options.param_dtype, group->shard, sharding_touchable(s, group->shard_numel), 1.0, half);
     run->low_gather = (uint16_t *)(void *)group->full + group->full_numel;
     c.send = half;
     c.recv = run->low_gather;
@@ -100,7 +100,7 @@ static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
   if (c.n_pieces > 0 && s->staging_gather != NULL) {
     pack_shard(s, group, &c);
     if (run->low_gather != NULL)
-      sharding_round(s->options.param_dtype, s->staging_gather, group->count);
+      sharding_round(s->options.param_dtype, s->staging_gather, sharding_touchable(s, group->count));
     c.dtype = ORDO_F32;
     run->low_gather = NULL;
   }
@@ -143,7 +143,7 @@ ordo_status sharding_finish_gather(sharding *s, sharding_group *group)
     s->halves_taken[run->halves] = 0;
   run->halves = -1;
   if (status == ORDO_OK && run->low_gather != NULL)
-    sharding_widen(s->options.param_dtype, run->low_gather, group->full_numel, group->full);
+    sharding_widen(s->options.param_dtype, run->low_gather, sharding_touchable(s, group->full_numel), group->full);
   else if (status == ORDO_OK && s->staging_gather != NULL && run->gather_pieces != NULL && run->gather_comm == s->comm)
     unpack_full(s, group);
   run->low_gather = NULL;
@@ -160,7 +160,7 @@ ordo_status sharding_bind(sharding *s, sharding_group *group)
 static void keep_part(sharding *s, sharding_group *group)
 {
   int64_t count = (group->full_numel + s->options.reshard_size - 1) / s->options.reshard_size;
-  memcpy(group->run->part, group->full + s->part_comm->rank * count, (size_t)count * sizeof(float));
+  memcpy(group->run->part, group->full + s->part_comm->rank * count, (size_t)sharding_touchable(s, count) * sizeof(float));
   group->run->part_holds = 1;
 }
 
@@ -237,7 +237,7 @@ static ordo_status write_back(sharding *s, sharding_group *group)
   }
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const sharding_piece *p = &group->pieces[i];
-    memcpy(group->shard + p->shard_offset, from + p->full_offset + s->comm->rank * p->count, (size_t)p->count * sizeof *from);
+    memcpy(group->shard + p->shard_offset, from + p->full_offset + s->comm->rank * p->count, (size_t)sharding_touchable(s, p->count) * sizeof *from);
   }
   if (group->state == SHARDING_SHARDED)
     sharding_region_release(s->pool, &group->run->region);

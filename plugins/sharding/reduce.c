@@ -26,7 +26,7 @@ static void clear_silent(const sharding *s, sharding_group *group)
   for (uint32_t i = 0; i < group->n_pieces; i++) {
     const sharding_piece *p = &group->pieces[i];
     if (p->trainable && !group->run->ready[i] && !group->run->keeps)
-      memset(group->full_grad + p->full_offset, 0, (size_t)(p->count * ranks) * sizeof(float));
+      memset(group->full_grad + p->full_offset, 0, (size_t)sharding_touchable(s, p->count * ranks) * sizeof(float));
   }
 }
 
@@ -53,7 +53,7 @@ static void pack_gradient(sharding *s, const sharding_group *group, ordo_collect
       const sharding_piece *p = &group->pieces[i];
       if (!p->trainable)
         continue;
-      memcpy(at, group->full_grad + p->full_offset + r * p->count, (size_t)p->count * sizeof *at);
+      memcpy(at, group->full_grad + p->full_offset + r * p->count, (size_t)sharding_touchable(s, p->count) * sizeof *at);
       at += p->count;
     }
   c->send = s->staging_reduce;
@@ -67,7 +67,7 @@ static void unpack_gradient(const sharding *s, sharding_group *group, float *to)
   const float *at = s->staging_reduce + group->grad_count * s->comm->size;
   for (uint32_t i = 0; i < group->n_pieces; i++)
     if (group->pieces[i].trainable) {
-      memcpy(to + group->pieces[i].shard_offset, at, (size_t)group->pieces[i].count * sizeof *at);
+      memcpy(to + group->pieces[i].shard_offset, at, (size_t)sharding_touchable(s, group->pieces[i].count) * sizeof *at);
       at += group->pieces[i].count;
     }
 }
@@ -104,10 +104,10 @@ static void narrow(sharding *s, sharding_group *group, double divisor, ordo_coll
   double before = before_sum(s, divisor);
   if (run->low_holds) {
     if (group->full_grad != NULL)
-      sharding_add_low(c->dtype, group->full_grad, group->full_numel, run->low_grad);
+      sharding_add_low(c->dtype, group->full_grad, sharding_touchable(s, group->full_numel), run->low_grad);
     c->send = run->low_grad;
   } else {
-    sharding_narrow(c->dtype, group->full_grad, group->full_numel, 1.0 / before, s->low_send);
+    sharding_narrow(c->dtype, group->full_grad, sharding_touchable(s, group->full_numel), 1.0 / before, s->low_send);
     c->send = s->low_send;
     c->factor = before / divisor;
   }
@@ -151,9 +151,9 @@ static void land(sharding *s, sharding_group *group)
   if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
     unpack_gradient(s, group, to);
   else if (s->options.reduce_dtype != ORDO_F32)
-    sharding_widen(s->options.reduce_dtype, s->low_result, group->shard_numel, to);
+    sharding_widen(s->options.reduce_dtype, s->low_result, sharding_touchable(s, group->shard_numel), to);
   if (s->reduction_adds)
-    add(group->grad_shard, s->spare_shard, group->shard_numel);
+    add(group->grad_shard, s->spare_shard, sharding_touchable(s, group->shard_numel));
 }
 
 ordo_status sharding_finish_reduction(sharding *s)
@@ -181,9 +181,9 @@ static void accumulate(sharding *s, sharding_group *group)
     return;
   }
   if (run->low_holds)
-    sharding_add_low(s->options.reduce_dtype, group->full_grad, group->full_numel, run->low_grad);
+    sharding_add_low(s->options.reduce_dtype, group->full_grad, sharding_touchable(s, group->full_numel), run->low_grad);
   else
-    sharding_narrow(s->options.reduce_dtype, group->full_grad, group->full_numel, 1.0, run->low_grad);
+    sharding_narrow(s->options.reduce_dtype, group->full_grad, sharding_touchable(s, group->full_numel), 1.0, run->low_grad);
   run->low_holds = 1;
 }
 
