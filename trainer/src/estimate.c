@@ -104,8 +104,6 @@ static ordo_status estimate_body(ordo_run *run, void *state)
   const ordo_estimate_job job = {.plan = run->plan,
                                  .model = &run->weights->config,
                                  .origin = run->weights->origin,
-                                 .strategy = ordo_config_string(c, ORDO_KEY_strategy_name),
-                                 .precision = ordo_config_string(c, ORDO_KEY_precision_name),
                                  .parameters = count_parameters(&run->weights->config),
                                  .batch = ordo_config_int(c, ORDO_KEY_train_batch),
                                  .seq_len = ordo_config_int(c, ORDO_KEY_train_seq_len),

@@ -33,7 +33,7 @@ typedef struct ordo_estimate_rank {
 typedef struct ordo_estimate_job {
   const ordo_plan *plan;
   const struct llama_config *model;
-  const char *origin, *strategy, *precision;
+  const char *origin;
   int64_t parameters;
   int64_t batch, seq_len, steps;
   int ranks;

@@ -162,11 +162,10 @@ static void add_rank(GString *json, const ordo_estimate_rank *rank)
 void ordo_estimate_print_json(const ordo_estimate_job *job, const GPtrArray *ranks)
 {
   const struct llama_config *c = job->model;
-  g_autoptr(GString) json = g_string_new("{\"plan\":{");
-  add_member(json, "strategy", job->strategy);
-  g_string_append_c(json, ',');
-  add_member(json, "precision", job->precision);
-  g_string_append_printf(json, ",\"ranks\":%d,\"digest\":\"%s\"},\"model\":{", job->ranks, ordo_plan_digest(job->plan));
+  char *plan = ordo_plan_render(job->plan, ORDO_RENDER_JSON, 0); /* as `ordo plan --json` prints it */
+  g_autoptr(GString) json = g_string_new("{\"plan\":");
+  g_string_append_printf(json, "%s,\"model\":{", plan ? plan : "null");
+  ordo_string_free(plan);
   add_member(json, "origin", job->origin);
   g_string_append_printf(json,
                          ",\"parameters\":%" G_GINT64_FORMAT ",\"layers\":%" G_GINT64_FORMAT ",\"hidden_size\":%" G_GINT64_FORMAT

@@ -365,6 +365,10 @@ static gboolean is_witness(const ordo_run *run, ordo_status status)
 static void abort_all(const ordo_run *run, ordo_status status)
 {
   int turn = MIN(run->rank, MOST_SPEAKERS);
+  if (run->verb == 'P') {
+    print_everything(run, status);
+    return;
+  }
   g_usleep(turn > 0 && run->reported ? LAST_SPEAKER_DELAY : FIRST_SPEAKER_DELAY + (gulong)turn * NEXT_SPEAKER_DELAY);
   if (is_witness(run, status))
     g_usleep(WITNESS_DELAY);
