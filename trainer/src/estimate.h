@@ -39,6 +39,8 @@ typedef struct ordo_estimate_job {
   int ranks;
 } ordo_estimate_job;
 
+/* Runs `steps` training steps of an embedder and reads off what it counted: `data` of a real one, null for a dry one. */
+ordo_status ordo_estimate_read(ordo_embed *embed, const ordo_data *data, int64_t steps, ordo_estimate_rank *result);
 /* Runs `steps` dry training steps of the rank. Errors are recorded in the context of `options`. */
 ordo_status ordo_estimate_run(const ordo_embed_options *options, int32_t rank, int32_t ranks, int64_t steps, ordo_estimate_rank *result);
 void ordo_estimate_clear(ordo_estimate_rank *rank);

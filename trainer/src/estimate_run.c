@@ -35,7 +35,7 @@ static int totals(const ordo_session *session, ordo_comm_stats *stats, const cha
   return n;
 }
 
-static ordo_status run_steps(ordo_embed *embed, int64_t steps, ordo_estimate_rank *result)
+static ordo_status run_steps(ordo_embed *embed, const ordo_data *data, int64_t steps, ordo_estimate_rank *result)
 {
   const ordo_session *session = ordo_embed_session(embed);
   ordo_comm_stats before[ESTIMATE_MOST_LINES], after[ESTIMATE_MOST_LINES];
@@ -48,7 +48,7 @@ static ordo_status run_steps(ordo_embed *embed, int64_t steps, ordo_estimate_ran
   }
   for (int64_t step = 0; status == ORDO_OK && step < steps; step++) {
     ordo_step_outcome outcome;
-    status = ordo_embed_step(embed, NULL, 0, 0, NULL, NULL, &outcome);
+    status = ordo_embed_step(embed, data, 0, 0, NULL, NULL, &outcome);
     totals(session, after, names);
     for (int i = 0; i < result->n_comm; i++) {
       subtract(&after[i], &before[i], &result->comm[i].last);
@@ -138,22 +138,30 @@ static void read_off(ordo_embed *embed, ordo_estimate_rank *result)
     add_leaf(result, model->leaves[i]);
 }
 
+ordo_status ordo_estimate_read(ordo_embed *embed, const ordo_data *data, int64_t steps, ordo_estimate_rank *result)
+{
+  *result = (ordo_estimate_rank){.rank = ordo_session_mesh(ordo_embed_session(embed))->rank,
+                                 .shapes = g_ptr_array_new_with_free_func(free_shape)};
+  ordo_status status = run_steps(embed, data, steps, result);
+  if (status == ORDO_OK)
+    read_off(embed, result);
+  return status;
+}
+
 ordo_status ordo_estimate_run(const ordo_embed_options *options, int32_t rank, int32_t ranks, int64_t steps, ordo_estimate_rank *result)
 {
   ordo_embed_options dry = *options;
   ordo_comm_provider *provider = NULL;
   ordo_embed *embed = NULL;
-  *result = (ordo_estimate_rank){.rank = rank, .shapes = g_ptr_array_new_with_free_func(free_shape)};
   ordo_status status = ordo_comm_fake_create(options->context, rank, ranks, &provider);
   dry.comm = provider;
   dry.dry = 1;
   if (status == ORDO_OK)
     status = ordo_embed_create(&dry, &embed);
   if (status == ORDO_OK)
-    status = run_steps(embed, steps, result);
+    status = ordo_estimate_read(embed, NULL, steps, result);
   if (status != ORDO_OK)
     return status; /* the records must stay, and the program ends */
-  read_off(embed, result);
   ordo_embed_destroy(embed);
   ordo_comm_provider_destroy(provider);
   return ORDO_OK;

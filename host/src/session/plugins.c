@@ -203,13 +203,14 @@ static ordo_status first_status(ordo_session *session, size_t before)
 /* Before any of its code runs: a plugin that works on tensors would work on addresses without memory. */
 static ordo_status check_dry(ordo_session *session, const ordo_found *found)
 {
-  g_autofree char *where = g_strdup_printf("plugin '%s'", found->info.id);
+  const char *id = found->manifest ? found->manifest->id : found->info.id;
+  g_autofree char *where = g_strdup_printf("plugin '%s'", id);
   if (!session->space || (found->manifest && found->manifest->dry_run))
     return ORDO_OK;
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_UNSUPPORTED, "E-DRY-RUN-PLUGIN", where,
                           "its manifest has no line dry_run=yes: it may read and write tensors, and a dry run has none",
                           "estimate with other plugins, or measure a small run; its author adds the line (docs/plugin-author.md)",
-                          "plugin '%s' cannot be estimated", found->info.id);
+                          "plugin '%s' cannot be estimated", id);
 }
 
 ordo_status ordo_plugins_check_dry(ordo_session *session)
