@@ -81,8 +81,10 @@ void *sharding_addresses(const ordo_job *job, size_t bytes)
   void *addresses;
   job->count_memory(job->ctx, -(int64_t)bytes, ORDO_MEM_WEIGHTS);
   addresses = job->alloc(job->ctx, bytes, ORDO_MEM_WEIGHTS);
-  if (addresses == NULL)
+  if (addresses == NULL) {
     job->count_memory(job->ctx, (int64_t)bytes, ORDO_MEM_WEIGHTS);
+    errno = ENOMEM;
+  }
   return addresses;
 }
 
