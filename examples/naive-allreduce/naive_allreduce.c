@@ -70,7 +70,7 @@ static ordo_status reduce(void *instance, const ordo_step_info *info)
       continue;
     ordo_status status = ORDO_OK;
     if (leaf->grad_state == ORDO_GRAD_NONE && leaf->numel > 0) { /* contents undefined: this rank's summand is zero */
-      if (ordo_job_has_data(job)) /* tensors of an estimate have no memory */
+      if (ordo_job_has_data(job))                                /* tensors of an estimate have no memory */
         memset(leaf->grad, 0, (size_t)leaf->numel * sizeof(float));
       status = job->mark_grad(job->ctx, leaf, ORDO_GRAD_HELD);
     }

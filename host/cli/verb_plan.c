@@ -1,8 +1,9 @@
 /* verb_plan.c - `ordo plan`: the one order in which the chosen plugins are called, or why there is none.
  *
  * No plugin code runs, unless --estimate asks for more than the plan: that is the trainer's program ordo-estimate, which alone knows the
- * model, and which loads the plugins once the plan is accepted. Exactly one form is printed; for a conflict the forms that a person reads explain it on standard output, and
- * the forms that a program reads as a list (--steps, --digest) print nothing there and the errors on standard error.
+ * model, and which loads the plugins once the plan is accepted. Exactly one form is printed; for a conflict the forms that a person reads
+ * explain it on standard output, and the forms that a program reads as a list (--steps, --digest) print nothing there and the errors on
+ * standard error.
  */
 #include "cli.h"
 
@@ -58,7 +59,8 @@ int cli_plan(ordo_cli *cli, int argc, char **argv)
       {"digest", 0, 0, G_OPTION_ARG_NONE, &digest, "16 hex digits, equal if two ranks would do the same", NULL},
       {"steps", 0, 0, G_OPTION_ARG_NONE, &steps, "ids of the steps, one a line", NULL},
       {"estimate", 0, 0, G_OPTION_ARG_NONE, &estimates,
-       "memory, shapes and messages as well: loads and runs the plugins without storage, once the plan is accepted; see `ordo plan --estimate --help`",
+       "memory, shapes and messages as well: loads and runs the plugins without storage, once the plan is accepted; see `ordo plan "
+       "--estimate --help`",
        NULL},
       G_OPTION_ENTRY_NULL,
   };

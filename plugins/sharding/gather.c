@@ -237,7 +237,8 @@ static ordo_status write_back(sharding *s, sharding_group *group)
   }
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const sharding_piece *p = &group->pieces[i];
-    memcpy(group->shard + p->shard_offset, from + p->full_offset + s->comm->rank * p->count, (size_t)sharding_touchable(s, p->count) * sizeof *from);
+    memcpy(group->shard + p->shard_offset, from + p->full_offset + s->comm->rank * p->count,
+           (size_t)sharding_touchable(s, p->count) * sizeof *from);
   }
   if (group->state == SHARDING_SHARDED)
     sharding_region_release(s->pool, &group->run->region);

@@ -1,4 +1,5 @@
-/* clumsy.c - a strategy that clears gradients itself. Built twice: one declares that it can be estimated, which is not true, one does not. */
+/* clumsy.c - a strategy that clears gradients itself. Built twice: one declares that it can be estimated, which is not true, one does not.
+ */
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
 #include <ordo/strategy.h>
@@ -13,7 +14,8 @@
 #define LINES ""
 #endif
 
-ORDO_MANIFEST("id=" ID "\nkind=strategy\nversion=1.0.0\nsummary=clears gradients\nsteps=strategy.wrap\nreduces=yes\nmesh_axis=data\n" LINES);
+ORDO_MANIFEST("id=" ID
+              "\nkind=strategy\nversion=1.0.0\nsummary=clears gradients\nsteps=strategy.wrap\nreduces=yes\nmesh_axis=data\n" LINES);
 
 static ordo_status create(const ordo_job *job, void **instance)
 {
@@ -46,7 +48,8 @@ static ordo_status reduce(void *instance, const ordo_step_info *info)
   return ORDO_OK;
 }
 
-static const ordo_strategy strategy = {.struct_size = sizeof strategy, .create = create, .destroy = destroy, .wrap = wrap, .reduce = reduce};
+static const ordo_strategy strategy = {
+    .struct_size = sizeof strategy, .create = create, .destroy = destroy, .wrap = wrap, .reduce = reduce};
 
 static const void *get_extension(const char *id)
 {

@@ -3,7 +3,8 @@
  * mpirun -n N ordo-measure --strategy E [--no-decay] [--print]
  *
  * Calls and payload must be equal for every axis, kind and phase, memory must be equal for every tag, and leaves must have the same shapes:
- * the same code allocates and sends in both, so there is nothing to tolerate. The variants are what changes messages and memory: accumulation, a rank without sequences, another optimizer, recomputation.
+ * the same code allocates and sends in both, so there is nothing to tolerate. The variants are what changes messages and memory:
+ * accumulation, a rank without sequences, another optimizer, recomputation.
  */
 #include "estimate.h"
 

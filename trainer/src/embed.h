@@ -84,8 +84,8 @@ double ordo_embed_initializer_range(const ordo_embed *embed);
 /* This rank's share of a batch. */
 const ordo_data_part *ordo_embed_part(const ordo_embed *embed);
 
-/* One training step on samples first .. first+batch-1 (`data` null in a dry run: every target counts). `stop` is this rank's wish to stop. `before_update` (may be null) is called when
- * the leaves hold the true gradients, before clipping. */
+/* One training step on samples first .. first+batch-1 (`data` null in a dry run: every target counts). `stop` is this rank's wish to stop.
+ * `before_update` (may be null) is called when the leaves hold the true gradients, before clipping. */
 typedef ordo_status (*ordo_before_update)(void *ctx, ordo_embed *embed);
 ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop, ordo_before_update before_update, void *ctx,
                             ordo_step_outcome *outcome);

@@ -130,11 +130,14 @@ static ordo_status estimate_body(ordo_run *run, void *state)
 int main(int argc, char **argv)
 {
   estimating e = {g_array_new(FALSE, FALSE, sizeof(int32_t)), g_ptr_array_new_with_free_func(free_rank)};
-  const ordo_verb verb = {
-      'P', "ordo plan --estimate",
-      "memory, shapes and messages of ranks of a training that is not run.\nThe plan is made first, without plugin code. When it is accepted "
-      "the plugins ARE loaded and run, without storage for any tensor and without MPI",
-      estimate_prepare, NULL, estimate_body};
+  const ordo_verb verb = {'P',
+                          "ordo plan --estimate",
+                          "memory, shapes and messages of ranks of a training that is not run.\nThe plan is made first, without plugin "
+                          "code. When it is accepted "
+                          "the plugins ARE loaded and run, without storage for any tensor and without MPI",
+                          estimate_prepare,
+                          NULL,
+                          estimate_body};
   int code = ordo_run_main(&verb, argc, argv, &e);
   g_array_unref(e.shown);
   g_ptr_array_unref(e.ranks);

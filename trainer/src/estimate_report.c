@@ -173,7 +173,8 @@ void ordo_estimate_print_json(const ordo_estimate_job *job, const GPtrArray *ran
                          ",\"vocab_size\":%" G_GINT64_FORMAT ",\"tied\":%s}",
                          job->parameters, c->layers, c->hidden, c->intermediate, c->heads, c->kv_heads, c->vocab,
                          c->tied ? "true" : "false");
-  g_string_append_printf(json, ",\"batch\":%" G_GINT64_FORMAT ",\"seq_len\":%" G_GINT64_FORMAT ",\"steps\":%" G_GINT64_FORMAT ",\"ranks\":[",
+  g_string_append_printf(json,
+                         ",\"batch\":%" G_GINT64_FORMAT ",\"seq_len\":%" G_GINT64_FORMAT ",\"steps\":%" G_GINT64_FORMAT ",\"ranks\":[",
                          job->batch, job->seq_len, job->steps);
   for (guint i = 0; i < ranks->len; i++) {
     g_string_append(json, i ? "," : "");

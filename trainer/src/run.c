@@ -78,12 +78,13 @@ static ordo_status check_estimate(ordo_run *run)
   ordo_problems *p = &run->problems;
   ordo_status status = ORDO_OK;
   if (!*ordo_config_string(run->config, ORDO_KEY_model_path) && !has_model_sizes(run->config))
-    status = ordo_problems_push(p, ORDO_E_INVALID, "E-ESTIMATE-MODEL", "ordo plan --estimate", "neither model.path nor a size of [model] is set",
-                                "give --model DIRECTORY|config.json, a run's .ini file, or --model.layers and the other sizes",
-                                "there is no model to estimate");
+    status = ordo_problems_push(
+        p, ORDO_E_INVALID, "E-ESTIMATE-MODEL", "ordo plan --estimate", "neither model.path nor a size of [model] is set",
+        "give --model DIRECTORY|config.json, a run's .ini file, or --model.layers and the other sizes", "there is no model to estimate");
   if (ordo_config_int(run->config, ORDO_KEY_train_ranks) == 0)
-    status = ordo_problems_push(p, ORDO_E_INVALID, "E-ESTIMATE-WORLD", "ordo plan --estimate", "train.ranks is 0: as started, and nothing is started here",
-                                "give --world N", "the number of ranks is missing");
+    status =
+        ordo_problems_push(p, ORDO_E_INVALID, "E-ESTIMATE-WORLD", "ordo plan --estimate",
+                           "train.ranks is 0: as started, and nothing is started here", "give --world N", "the number of ranks is missing");
   return status;
 }
 
@@ -106,8 +107,8 @@ static ordo_status check_configuration(ordo_run *run)
   if (run->verb == 'T' && !*ordo_config_string(c, ORDO_KEY_data_train))
     status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data FILE",
                                 "data.train is missing");
-  if (trains(run) && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 &&
-      ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) && ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
+  if (trains(run) && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 && ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) &&
+      ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
     status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "optim.weight_decay", "sgd here has no weight decay",
                                 "set it to 0 or use adamw", "optim.weight_decay has no effect on sgd");
   return status;
@@ -192,7 +193,7 @@ static void fresh_config(const ordo_run *run, struct llama_config *config)
 static ordo_status open_model(ordo_run *run)
 {
   const char *path = ordo_config_string(run->config, ORDO_KEY_model_path);
-  ordo_status status = !*path              ? ORDO_OK
+  ordo_status status = !*path             ? ORDO_OK
                        : run->verb == 'P' ? ordo_weights_describe(path, &run->problems, &run->weights)
                                           : ordo_weights_open(path, &run->problems, &run->weights);
   if (status != ORDO_OK)

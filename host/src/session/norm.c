@@ -180,7 +180,8 @@ ordo_status ordo_norm_compute(ordo_session *session, double *norm)
       status = reduce_axis(session, a, groups);
   if (status != ORDO_OK)
     return status;
-  *norm = session->space ? 1.0 : sqrt(total(groups, session->options.ordered != 0)); /* dry: some gradient, so that what follows one follows */
+  *norm =
+      session->space ? 1.0 : sqrt(total(groups, session->options.ordered != 0)); /* dry: some gradient, so that what follows one follows */
   /* On two axes replicas sum their own copies, which may differ in the last bit (tp: independent kernels). One value for all, or the clip
    * coefficient would pull replicas apart. NaN does not survive a maximum everywhere, so it travels as infinity. */
   if (isnan(*norm))

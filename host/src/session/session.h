@@ -174,7 +174,7 @@ struct ordo_session {
   ordo_mesh *provided_mesh; /* with the provider's own communicators */
   ordo_account *account;
   const ordo_mesh *mesh; /* the same with counted memory: what everybody uses */
-  ordo_space *space; /* of a dry run: tensors have addresses and no storage; else null */
+  ordo_space *space;     /* of a dry run: tensors have addresses and no storage; else null */
   ordo_memory *memory;
   GPtrArray *plugins;   /* ordo_plugin_use */
   GPtrArray *instances; /* ordo_instance, in order of creation */
