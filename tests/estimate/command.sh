@@ -107,7 +107,9 @@ peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 print("%.0f MiB resident" % peak)
 sys.exit(code or (int(sys.argv[1]) > 0 and peak > int(sys.argv[1])))
 END
-for strategy in ddp fsdp1 fsdp2 ddp=8+fsdp2; do
+strategies="ddp fsdp1 fsdp2 ddp=8+fsdp2"
+$ordo list | grep -q '^tp ' && strategies="$strategies tp=8+fsdp2"
+for strategy in $strategies; do
   python3 "$dir/limited.py" "$limit" "$ordo" plan --estimate --world 1024 -s "$strategy" --model.layers 80 --model.hidden_size 8192 \
     --model.heads 64 --model.kv_heads 8 --model.intermediate_size 28672 --model.vocab_size 128256 --model.tie_embeddings=false \
     --train.seq_len 4096 --train.batch 1024 >"$dir/out" 2>&1 || fail "1024 ranks of $strategy: $(cat "$dir/out")"
