@@ -4,11 +4,11 @@
 
 #include "embed.h"
 
-enum { ESTIMATE_MOST_LINES = ORDO_MAX_AXES + 1 }; /* the axes, and the whole mesh */
+enum { ESTIMATE_MOST_LINES = ORDO_MAX_AXES + 2 }; /* the axes, the data axes together, and the whole mesh */
 
 /* Collectives of one communicator. */
 typedef struct ordo_estimate_comm {
-  char *name; /* of the axis, or "world" */
+  char *name; /* of the axis, "data" or "world" */
   ordo_comm_stats setup, first, last;
 } ordo_estimate_comm;
 

@@ -20,12 +20,18 @@ static void subtract(const ordo_comm_stats *after, const ordo_comm_stats *before
 static int totals(const ordo_session *session, ordo_comm_stats *stats, const char **names)
 {
   const ordo_mesh *mesh = ordo_session_mesh(session);
-  int n = 0, world = 1;
+  int n = 0, world = 1, data = mesh->data != mesh->world;
   for (uint32_t a = 0; a < mesh->n_axes; a++) {
     stats[n] = (ordo_comm_stats){.struct_size = sizeof *stats};
     ordo_session_comm_stats(session, mesh->axes[a]->name, &stats[n]);
     names[n++] = mesh->axes[a]->name;
     world = world && mesh->axes[a]->comm != mesh->world;
+    data = data && mesh->axes[a]->comm != mesh->data;
+  }
+  if (data) {
+    stats[n] = (ordo_comm_stats){.struct_size = sizeof *stats};
+    mesh->data->stats(mesh->data->ctx, &stats[n]);
+    names[n++] = "data";
   }
   if (world) {
     stats[n] = (ordo_comm_stats){.struct_size = sizeof *stats};

@@ -256,14 +256,16 @@ void full_parameters_on_rank_0_only(void **state)
   rig_end(&r);
 }
 
-/* Shards on one axis, replicas on the other. */
+/* Shards on one axis, replicas on the other; ordered: one sum over both. */
 void replicas_of_shards(void **state)
 {
   (void)state;
-  for (int m = 0; rig_ranks == 4 && shared.replicas[m] != NULL; m++) {
-    const rig_options options = shared_options(shared.replicas[m]);
-    shared_train(&options, &(rig_step_spec){.n_micro = 2}, 4);
-  }
+  for (int m = 0; rig_ranks == 4 && shared.replicas[m] != NULL; m++)
+    for (uint32_t ordered = 0; ordered <= 1; ordered++) {
+      rig_options options = shared_options(shared.replicas[m]);
+      options.ordered = ordered;
+      shared_train(&options, &(rig_step_spec){.n_micro = 2}, 4);
+    }
 }
 
 /* A frozen second model is gathered like the first, and has no optimizer. */

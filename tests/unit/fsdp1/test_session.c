@@ -36,7 +36,8 @@ const shared_strategy shared = {
     .frozen = {"fsdp1", "fsdp1:sharding_strategy=SHARD_GRAD_OP", "fsdp1:sharding_strategy=NO_SHARD", "fsdp1:no_sync=false"},
     .ignored = {"fsdp1:ignored=p3", "fsdp1:ignored=p3:sharding_strategy=NO_SHARD"},
     .replicas = {"ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD", "fsdp1=2:sharding_strategy=_HYBRID_SHARD_ZERO2+ddp=2",
-                 "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:no_sync=false"},
+                 "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:no_sync=false",
+                 "fsdp1=2:sharding_strategy=HYBRID_SHARD:use_orig_params=false+ddp=2"},
     .counts = {{"fsdp1", 1, 7, 4, 0},
                {"fsdp1:sharding_strategy=SHARD_GRAD_OP", 1, 4, 4, 0},
                {"fsdp1:sharding_strategy=NO_SHARD", 1, 0, 0, 4},
@@ -149,10 +150,22 @@ static void module_states_are_synchronised(void **state)
   }
 }
 
+/* p4, p6: only the other shard group has a gradient. Without ordered sums ddp would refuse it; here it sums nothing. */
+static void one_sum_over_two_axes(void **state)
+{
+  (void)state;
+  for (int m = 0; rig_ranks == 4 && m < 3; m++) {
+    rig_options options = shared_options(shared.replicas[m]);
+    options.ordered = 1;
+    shared_train(&options, &(rig_step_spec){.n_micro = 1, .skip_params = {1u << 4 | 1u << 6, 1u << 6, 1u << 4, 0}}, 3);
+  }
+}
+
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
       SHARED_CASES,
+      cmocka_unit_test(one_sum_over_two_axes),
       cmocka_unit_test(trains_without_ties),
       cmocka_unit_test(frozen_only_unit_without_views),
       cmocka_unit_test(a_flat_leaf_cannot_skip_a_part),
