@@ -161,9 +161,9 @@ static void take_part(const sharding *s, const sharding_group *group, float *to)
     if (!p->trainable)
       continue;
     if (s->options.reduce_dtype != ORDO_F32)
-      sharding_widen(s->options.reduce_dtype, s->low_result + from, p->count, to + p->shard_offset);
+      sharding_widen(s->options.reduce_dtype, s->low_result + from, sharding_touchable(s, p->count), to + p->shard_offset);
     else
-      memcpy(to + p->shard_offset, s->sum + from, (size_t)p->count * sizeof *to);
+      memcpy(to + p->shard_offset, s->sum + from, (size_t)sharding_touchable(s, p->count) * sizeof *to);
   }
 }
 
