@@ -25,6 +25,8 @@ ORDO_MANIFEST(
     "steps=strategy.prepare_joint\n"
     "replaces_leaves=strategy.prepare_joint\n"
     "reduces=yes\n"
+    "provides=sharded_parameters\n"
+    "conflicts=sharded_parameters\n"
     "mesh_axis=data\n"
     "alias=fsdp2_kept:reshard_after_forward=false\n"
     "alias=fsdp2_bf16:param_dtype=bf16\n"
