@@ -156,7 +156,11 @@ static int hook_grad_ready(void *ctx, uint32_t param)
 
 static int hook_activation(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
 {
-  ordo_activation activation = {sizeof activation, point, unit, backward, ORDO_F32, rows, columns, data};
+  ordo_activation activation = {.struct_size = sizeof activation, .point = point, .unit = unit, .backward = backward, .dtype = ORDO_F32};
+  activation.rows = activation.out_rows = rows;
+  activation.columns = activation.out_columns = columns;
+  activation.data = activation.out = data;
+  activation.param = ((ordo_embed *)ctx)->model->units[unit]->params[0];
   return ordo_session_activation(((ordo_embed *)ctx)->session, 0, &activation);
 }
 
