@@ -1,5 +1,6 @@
-/* parity.c - `mpirun -n N parity --strategy S [--peer P]`: the table of cases, N ranks against one, on a small random model and, when it is
- * there, on the golden one. A line a case; exit code 1 if one leaves its gate. Every strategy is held to the same table.
+/* parity.c - `mpirun -n N parity --strategy S [--peer P] [--heads Q,K] [--golden no]`: the table of cases, N ranks against one, on a small
+ * random model (of Q query and K key heads) and, when it is there, on the golden one. A line a case; exit code 1 if one leaves its gate.
+ * Every strategy is held to the same table.
  */
 #include "parity.h"
 
@@ -39,6 +40,7 @@ typedef struct suite {
   ordo_comm_provider *comm;
   const char *strategy;
   const char *peer; /* whose bits ordered cases must have too; null: none. On two axes a sum is a sum of sums: other bits than on one */
+  int heads, kv_heads; /* of the random model */
   int rank;
   int failed;
 } suite;
@@ -127,7 +129,7 @@ static ordo_tokens *random_tokens(int64_t vocab, int64_t n, ordo_problems *probl
   return tokens;
 }
 
-/* Odd sizes on purpose: 97 words, 3 query heads on 1 key/value head of 10, 41 inside the MLP. */
+/* Odd sizes on purpose: 97 words, 3 query heads on 1 key/value head of 10 unless others are asked for, 41 inside the MLP. */
 static void random_model(suite *s, int untied)
 {
   static const struct llama_config config = {.vocab = 97,
@@ -145,6 +147,8 @@ static void random_model(suite *s, int untied)
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   own.tied = !untied;
+  own.heads = s->heads;
+  own.kv_heads = s->kv_heads;
   g_autoptr(ordo_weights) weights = ordo_weights_fresh(&own, 5, 0.08);
   g_autoptr(ordo_tokens) tokens = random_tokens(own.vocab, PARITY_STEPS * PARITY_BATCH * 16 + 1, &problems);
   parity_source source = {untied ? "random, 2" : "random", weights, tokens, 16};
@@ -181,7 +185,8 @@ static void golden_model(suite *s, const char *root)
 
 int main(int argc, char **argv)
 {
-  suite s = {.strategy = "ddp"};
+  suite s = {.strategy = "ddp", .heads = 3, .kv_heads = 1};
+  int golden = 1;
   struct blas_core_report report;
   char reason[200] = "";
   ordo_context_options options = {.struct_size = sizeof options, .program_name = "parity"};
@@ -190,6 +195,10 @@ int main(int argc, char **argv)
       s.strategy = argv[i + 1];
     else if (strcmp(argv[i], "--peer") == 0)
       s.peer = argv[i + 1];
+    else if (strcmp(argv[i], "--heads") == 0 && sscanf(argv[i + 1], "%d,%d", &s.heads, &s.kv_heads) != 2)
+      return 2;
+    else if (strcmp(argv[i], "--golden") == 0)
+      golden = strcmp(argv[i + 1], "no") != 0;
   if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
     fprintf(stderr, "parity: %s\n", reason);
     return 1;
@@ -202,7 +211,8 @@ int main(int argc, char **argv)
   random_model(&s, 0);
   random_model(&s, 1);
   const char *root = g_getenv("ORDO_GOLDEN_DIR");
-  golden_model(&s, root ? root : ORDO_GOLDEN_DEFAULT);
+  if (golden)
+    golden_model(&s, root ? root : ORDO_GOLDEN_DEFAULT);
   MPI_Bcast(&s.failed, 1, MPI_INT, 0, MPI_COMM_WORLD);
   ordo_comm_provider_destroy(s.comm);
   ordo_context_destroy(s.context);

@@ -319,6 +319,10 @@ void ordo_account_part_stats(const ordo_account *account, uint32_t axis, void (*
 void ordo_account_release_parts(ordo_account *account, const ordo_comm_provider *provider);
 void ordo_account_free(ordo_account *account);
 
+/* activation.c */
+/* The instance, which has `activation`, wants to see that place. */
+gboolean ordo_activation_wanted(const ordo_instance *instance, uint32_t point, const ordo_param *param, int32_t backward);
+
 /* calls.c */
 ordo_status ordo_calls_build(ordo_session *session);
 void ordo_calls_free(ordo_session *session);
