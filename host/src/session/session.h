@@ -340,6 +340,9 @@ ordo_status ordo_norm_compute(ordo_session *session, double *norm);
 void ordo_norm_scale(ordo_leaf *leaf, double factor);
 const ordo_leaf *ordo_norm_first_nonfinite(ordo_session *session);
 
+/* placements.c: replicas are replicas and shards are shards, over all ranks. Collective. */
+ordo_status ordo_placements_check(ordo_model_state *model);
+
 /* invariants.c */
 ordo_status ordo_invariants_after_step(ordo_session *session);
 ordo_status ordo_invariants_verify(ordo_session *session);
