@@ -1,6 +1,6 @@
-/* parity.c - `mpirun -n N parity --strategy S [--peer P] [--heads Q,K] [--golden no]`: the table of cases, N ranks against one, on a small
- * random model (of Q query and K key heads) and, when it is there, on the golden one. A line a case; exit code 1 if one leaves its gate.
- * Every strategy is held to the same table.
+/* parity.c - `mpirun -n N parity --strategy S [--peer P] [--heads Q,K] [--parts P] [--golden no]`: the table of cases, N ranks against one,
+ * on a small random model (of Q query and K key heads) and, when it is there, on the golden one. P: parts of a batch, if a model axis makes
+ * them fewer than ranks. A line a case; exit code 1 if one leaves its gate. Every strategy is held to the same table.
  */
 #include "parity.h"
 
@@ -11,6 +11,7 @@
 #include <mpi.h>
 #include <ordo/mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ typedef struct suite {
   const char *strategy;
   const char *peer; /* whose bits ordered cases must have too; null: none. On two axes a sum is a sum of sums: other bits than on one */
   int heads, kv_heads; /* of the random model */
+  int parts;           /* of a batch: ranks, but those of a model axis counted once */
   int rank;
   int failed;
 } suite;
@@ -74,7 +76,7 @@ static void compare_bits(suite *s, const parity_case *c, const parity_source *so
   parity_case plain = *c;
   parity_trace again = {0};
   plain.delays = 0;
-  if (parity_run(s->context, s->comm, strategy, &plain, source, s->comm->size, &again, NULL) != ORDO_OK)
+  if (parity_run(s->context, s->comm, strategy, &plain, source, s->parts, &again, NULL) != ORDO_OK)
     stop(s, c->name);
   g_autofree char *of = g_strdup_printf("bits of %s", strategy != s->strategy ? strategy
                                                       : c->delays             ? "a run without delays"
@@ -90,12 +92,12 @@ static void run_case(suite *s, const parity_case *row, const parity_source *sour
   parity_trace one = {0}, many = {0};
   const char *skipped = NULL, *what = "";
   own.no_decay = strstr(s->strategy, "use_orig_params=false") != NULL;
-  if (parity_run(s->context, s->comm, s->strategy, c, source, s->comm->size, &many, &skipped) != ORDO_OK)
+  if (parity_run(s->context, s->comm, s->strategy, c, source, s->parts, &many, &skipped) != ORDO_OK)
     stop(s, c->name);
   if (s->rank == 0 && skipped) {
     printf("skip %-10s %d ranks  %-28s %-10s %s\n", s->strategy, s->comm->size, c->name, source->name, skipped);
   } else if (s->rank == 0) {
-    if (parity_run(s->context, NULL, NULL, c, source, s->comm->size, &one, NULL) != ORDO_OK)
+    if (parity_run(s->context, NULL, NULL, c, source, s->parts, &one, NULL) != ORDO_OK)
       stop(s, "the run on one rank");
     double units = parity_compare(c, source, &one, &many, &what);
     verdict(s, c, source, units, what);
@@ -197,6 +199,8 @@ int main(int argc, char **argv)
       s.peer = argv[i + 1];
     else if (strcmp(argv[i], "--heads") == 0 && sscanf(argv[i + 1], "%d,%d", &s.heads, &s.kv_heads) != 2)
       return 2;
+    else if (strcmp(argv[i], "--parts") == 0)
+      s.parts = atoi(argv[i + 1]);
     else if (strcmp(argv[i], "--golden") == 0)
       golden = strcmp(argv[i + 1], "no") != 0;
   if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
@@ -208,6 +212,7 @@ int main(int argc, char **argv)
     return 1;
   }
   s.rank = s.comm->rank;
+  s.parts = s.parts > 0 ? s.parts : s.comm->size;
   random_model(&s, 0);
   random_model(&s, 1);
   const char *root = g_getenv("ORDO_GOLDEN_DIR");

@@ -9,7 +9,8 @@
 #include <string.h>
 
 ORDO_MANIFEST("id=slice\nkind=strategy\nversion=1.0.0\nsummary=a rectangle of each parameter, for tests\nlicense=Apache-2.0\n"
-              "mesh_axis=model\nflags=self_sharded,needs_identical_data\nsteps=strategy.partition\nreplaces_leaves=strategy.partition\n");
+              "mesh_axis=model\nflags=self_sharded,needs_identical_data\nsteps=strategy.partition\nreplaces_leaves=strategy.partition\n"
+              "option=fault|enum|none|none,overlaps,forgets|describes slices that overlap, or forgets to say that they are slices\n");
 
 typedef struct slice {
   const ordo_job *job;
@@ -56,6 +57,12 @@ static void undo(void *instance, ordo_step step)
     release(instance);
 }
 
+static int has_fault(const slice *self, const char *fault)
+{
+  const char *text = self->job->option(self->job->ctx, "fault");
+  return text != NULL && strcmp(text, fault) == 0;
+}
+
 /* This rank's rectangle of `whole`. 1 if it is not all of it. */
 static int cut(const slice *self, const ordo_param *param, ordo_chunk *chunk)
 {
@@ -66,6 +73,8 @@ static int cut(const slice *self, const ordo_param *param, ordo_chunk *chunk)
   int64_t each = (chunk->extent[d] + axis->size - 1) / axis->size, first = each * axis->coordinate;
   first = first < chunk->extent[d] ? first : chunk->extent[d];
   int64_t rest = chunk->extent[d] - first;
+  if (first > 0 && has_fault(self, "overlaps"))
+    first--; /* held by two ranks; the last element by nobody */
   chunk->offset[d] += first;
   chunk->extent[d] = rest < each ? rest : each;
   return 1;
@@ -96,7 +105,7 @@ static ordo_status describe(slice *self, uint32_t index, ordo_leaf_spec *spec, o
   if (!cut(self, leaf->params[0], chunk))
     return ORDO_OK;
   spec->numel = chunk->extent[0] * (chunk->ndim > 1 ? chunk->extent[1] : 1);
-  spec->placement.data[job->axis->index] = ORDO_SHARD;
+  spec->placement.data[job->axis->index] = has_fault(self, "forgets") ? ORDO_REPLICATE : ORDO_SHARD;
   spec->data = spec->grad = NULL;
   if (leaf->data == NULL || spec->numel == 0)
     return ORDO_OK;

@@ -200,6 +200,52 @@ static void bad_meshes_are_named(void **state)
   refused("fsdp1=2+fsdp2", 0, ORDO_E_CONFLICT, "E-PLAN-CONFLICTS|fsdp1|fsdp2");
 }
 
+/* What no strategy can see on its own axis alone. */
+static void wrong_pieces_are_found(void **state)
+{
+  (void)state;
+  refused("slice=2:fault=overlaps+ddp", 0, ORDO_E_INVARIANT, "E-INVARIANT-COVERAGE|p0|not each of them once");
+  refused("slice=2:fault=overlaps+fsdp2", 0, ORDO_E_INVARIANT, "E-INVARIANT-COVERAGE");
+  refused("slice=2:fault=overlaps+fsdp1", 0, ORDO_E_INVARIANT, "E-INVARIANT-COVERAGE");
+  refused("slice=2:fault=forgets+ddp", 0, ORDO_E_MISMATCH, "E-INVARIANT-REPLICAS-DIFFER|axis 'slice'");
+}
+
+/* Ranks of a model axis must read one batch, and no two of them another; replicas of a data axis read different ones. */
+static void data_is_one_along_model_axes(void **state)
+{
+  (void)state;
+  for (int wrong = 0; wrong <= 1; wrong++) {
+    rig r;
+    const rig_options options = options_of("slice=2+ddp");
+    rig_ok(rig_begin(&r, &options), options.strategy);
+    ordo_session_data_part(r.session, &r.part, &r.parts);
+    assert_int_equal(r.parts, rig_ranks / 2);
+    int32_t ids[3] = {7, r.part, wrong && rig_rank == rig_ranks - 1};
+    ordo_status status = ordo_session_check_data(r.session, ids, sizeof ids);
+    if (wrong && r.part == r.parts - 1)
+      rig_expect(status, ORDO_E_MISMATCH, "E-DATA-DIFFERS|axis 'slice'");
+    else
+      rig_ok(status, "the same data");
+    rig_end(&r);
+  }
+}
+
+/* Sums go over the parts of the batch, not over the ranks. */
+static void sums_count_each_part_once(void **state)
+{
+  (void)state;
+  rig r;
+  const rig_options options = options_of("slice=2+ddp");
+  double values[2] = {1.0, 0.0};
+  rig_ok(rig_begin(&r, &options), options.strategy);
+  ordo_session_data_part(r.session, &r.part, &r.parts);
+  values[1] = r.part;
+  rig_ok(ordo_session_sum(r.session, values, 2), "sum");
+  assert_true(values[0] == r.parts);
+  assert_true(values[1] == r.parts * (r.parts - 1) / 2);
+  rig_end(&r);
+}
+
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
@@ -209,6 +255,9 @@ int main(int argc, char **argv)
       cmocka_unit_test(a_failure_undoes_both),
       cmocka_unit_test(a_flat_parameter_has_a_leaf_for_each_placement),
       cmocka_unit_test(bad_meshes_are_named),
+      cmocka_unit_test(wrong_pieces_are_found),
+      cmocka_unit_test(data_is_one_along_model_axes),
+      cmocka_unit_test(sums_count_each_part_once),
   };
   rig_start(argc, argv);
   return rig_stop(cmocka_run_group_tests(tests, NULL, NULL));
