@@ -149,7 +149,7 @@ static ordo_status check_replicas(ordo_model_state *model, uint32_t axis)
   for (uint32_t i = 0; i < model->view.n_leaves; i++)
     if (model->view.leaves[i]->placement->data[axis] == ORDO_REPLICATE)
       hash_leaf(sum, model->view.leaves[i], session->mesh);
-  status = ordo_axes_agree(at->comm, g_checksum_get_string(sum), "leaves", ordo_session_errors(session));
+  status = ordo_axes_agree(at->comm, g_checksum_get_string(sum), "placement of leaves", ordo_session_errors(session));
   if (status == ORDO_E_MISMATCH)
     ordo_errors_push(ordo_session_errors(session), status, "E-INVARIANT-REPLICAS-DIFFER", at->name,
                      "names, types or places of leaves that the axis replicates are not the same on its ranks",
@@ -158,12 +158,29 @@ static ordo_status check_replicas(ordo_model_state *model, uint32_t axis)
   return status;
 }
 
+/* An axis of some ranks may be right where that of others is not: all go on, or none. */
+static ordo_status agree(ordo_session *session, ordo_status own)
+{
+  int32_t failed = own != ORDO_OK;
+  ordo_status status = ordo_session_reduce(session, session->mesh->world, &failed, 1, ORDO_I32, ORDO_MAX, "verify replicas");
+  if (own != ORDO_OK || status != ORDO_OK || !failed)
+    return own != ORDO_OK ? own : status;
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_MISMATCH, "E-INVARIANT-REPLICAS-DIFFER", "another rank",
+                          "its own error says which axis", "look at the errors of the other ranks",
+                          "ranks of another line of an axis hold different pieces where they should hold replicas");
+}
+
 ordo_status ordo_placements_check(ordo_model_state *model)
 {
   const ordo_mesh *mesh = model->session->mesh;
   ordo_status status = ORDO_OK;
-  for (uint32_t a = 0; a < mesh->n_axes && status == ORDO_OK; a++)
-    if (mesh->axes[a]->size > 1)
-      status = check_replicas(model, a);
+  for (uint32_t a = 0; a < mesh->n_axes && (status == ORDO_OK || status == ORDO_E_MISMATCH); a++) {
+    ordo_status one = mesh->axes[a]->size > 1 ? check_replicas(model, a) : ORDO_OK;
+    status = one != ORDO_OK ? one : status;
+  }
+  if (status == ORDO_E_TIMEOUT || status == ORDO_E_PEER_LOST)
+    return status;
+  if (mesh->size > 1)
+    status = agree(model->session, status);
   return status == ORDO_OK ? check_coverage(model) : status;
 }
