@@ -7,7 +7,7 @@
  * It looks at the description of the model and the plan file alone, so all ranks come to the same split and the same refusal. A refusal
  * names the parameter and the sizes that would work: those for which no parameter of the model is in the way.
  */
-#include "sharding/sharding.h"
+#include "../sharding/sharding.h"
 #include "tp.h"
 
 #include <stdio.h>

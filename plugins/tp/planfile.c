@@ -8,8 +8,8 @@
  * parameter may be split as the model hints, or replicated: another split would compute something else, since the model places its
  * activations by its hints. Guarded against: a pattern that matches nothing, which is a slip of the pen that would go unnoticed.
  */
-#include "sharding/sharding.h"
-#include "sharding/units.h"
+#include "../sharding/sharding.h"
+#include "../sharding/units.h"
 #include "tp.h"
 
 #include <errno.h>

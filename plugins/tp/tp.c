@@ -8,7 +8,7 @@
  */
 #include "tp.h"
 
-#include "sharding/sharding.h"
+#include "../sharding/sharding.h"
 
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>

@@ -89,8 +89,8 @@ static void test_a_part_is_smaller(void **state)
   assert_int_equal(whole, llama_activation_bytes(&config, 2, 16, LLAMA_KEEP_ALL, 0));
   assert_int_equal(llama_localize(llama, locals, 1, 0), LLAMA_OK);
   int64_t part = llama_local_activation_bytes(llama, 2, 16, LLAMA_KEEP_ALL, 0);
-  /* Per token half of q, k, v, attn, lse, gate, up (2 * 32 + 2 * 16 + 4 + 2 * 20), of wide (32) and dq, dk, dv (32 + 2 * 16); 19 logits; 4 more
-   * for the loss. */
+  /* Per token half of q, k, v, attn, lse, gate, up (2 * 32 + 2 * 16 + 4 + 2 * 20), of wide (32) and dq, dk, dv (32 + 2 * 16); 19 logits; 4
+   * more for the loss. */
   assert_int_equal(whole - part, 32 * 4 * ((64 + 32 + 4 + 40 + 32 + 64) / 2 + 19 - 4));
   assert_int_equal(llama_reserve(llama, 2, 16, LLAMA_KEEP_ALL, 0), LLAMA_OK);
   for (uint32_t p = 1; p < N_PARAMS; p++)
