@@ -6,7 +6,7 @@
  *
  * Whether rows are split is seen from the shapes: a pass that keeps nothing for backward (generation) may have them whole.
  */
-#include "sharding/sharding.h"
+#include "../sharding/sharding.h"
 #include "tp.h"
 
 #include <string.h>

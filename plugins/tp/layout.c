@@ -7,7 +7,7 @@
  * It looks at the description of the model and the plan file alone, so all ranks come to the same split and the same refusal. A refusal
  * names the parameter and the sizes that would work: those for which no parameter of the model is in the way.
  */
-#include "sharding/sharding.h"
+#include "../sharding/sharding.h"
 #include "tp.h"
 
 #include <stdio.h>
@@ -91,7 +91,10 @@ static ordo_status refuse_size(const tp *self, const ordo_param *param)
     snprintf(blocks, sizeof blocks, " in %lld heads of %lld", (long long)(param->shape[dim] / block), (long long)block);
   return sharding_fail(self->job, ORDO_E_INVALID, hint, "'%s' cannot be split over %d ranks: its %lld %s%s do not divide", param->name,
                        self->size, (long long)param->shape[dim],
-                       self->kinds[param->index] == ORDO_TP_VOCAB ? "vocabulary rows" : dim ? "columns" : "rows", blocks);
+                       self->kinds[param->index] == ORDO_TP_VOCAB ? "vocabulary rows"
+                       : dim                                      ? "columns"
+                                                                  : "rows",
+                       blocks);
 }
 
 /* ---- pairs ---- */
@@ -181,7 +184,13 @@ ordo_status tp_layout(tp *self)
     return status;
   if ((obstacle = first_obstacle(self, self->size)) != NULL)
     return refuse_size(self, obstacle);
-  for (uint32_t p = 0; p < model->n_params; p++)
+  uint32_t n_split = 0;
+  for (uint32_t p = 0; p < model->n_params; p++) {
     split_param(model->params[p], self->kinds[p], self->size, self->rank, &self->splits[p]);
+    n_split += self->kinds[p] != ORDO_TP_REPLICATE;
+  }
+  if (n_split == 0 && self->size > 1) /* every rank would do the same work */
+    return sharding_fail(self->job, ORDO_E_INVALID, "the program describes parameters with tp_hint; a plan file must leave some of them",
+                         "no parameter of model '%s' is split: neither hints nor the plan file say how", model->name);
   return ORDO_OK;
 }

@@ -8,8 +8,8 @@
  * parameter may be split as the model hints, or replicated: another split would compute something else, since the model places its
  * activations by its hints. Guarded against: a pattern that matches nothing, which is a slip of the pen that would go unnoticed.
  */
-#include "sharding/sharding.h"
-#include "sharding/units.h"
+#include "../sharding/sharding.h"
+#include "../sharding/units.h"
 #include "tp.h"
 
 #include <errno.h>
@@ -47,13 +47,14 @@ static ordo_status apply(const tp *self, const char *path, int number, const cha
     if (kind != ORDO_TP_REPLICATE && kind != param->tp_hint)
       return sharding_fail(self->job, ORDO_E_INVALID,
                            "a parameter can be split as the model hints, or be replicated; leave the line out for the hint",
-                           "%s, line %d: '%s' cannot be %s: the model computes with it as %s", path, number, param->name, tp_kind_name(kind),
-                           tp_kind_name(param->tp_hint));
+                           "%s, line %d: '%s' cannot be %s: the model computes with it as %s", path, number, param->name,
+                           tp_kind_name(kind), tp_kind_name(param->tp_hint));
     kinds[p] = kind;
   }
   return hits > 0 ? ORDO_OK
-                  : sharding_fail(self->job, ORDO_E_INVALID, "patterns use * and ? as a shell does; `ordo plan --steps` shows no names, "
-                                                             "a checkpoint's index does",
+                  : sharding_fail(self->job, ORDO_E_INVALID,
+                                  "patterns use * and ? as a shell does; `ordo plan --steps` shows no names, "
+                                  "a checkpoint's index does",
                                   "%s, line %d: '%s' matches no parameter of model '%s'", path, number, pattern, model->name);
 }
 
@@ -93,8 +94,8 @@ ordo_status tp_plan_read(const tp *self, const char *path, uint32_t *kinds)
       status = read_line(self, path, number, line, kinds);
   }
   if (status == ORDO_OK && ferror(file))
-    status = sharding_fail(self->job, ORDO_E_IO, "it must be a plain file that this user may read", "plan file %s: %s", path,
-                           strerror(errno));
+    status =
+        sharding_fail(self->job, ORDO_E_IO, "it must be a plain file that this user may read", "plan file %s: %s", path, strerror(errno));
   fclose(file);
   return status;
 }

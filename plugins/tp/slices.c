@@ -4,7 +4,7 @@
  * gradient of a slice is whole after backward: activations and, where ranks share a parameter, its gradient are completed on the way
  * (activations.c), so nothing is partial along this axis and whoever reduces over data axes sees finished numbers.
  */
-#include "sharding/sharding.h"
+#include "../sharding/sharding.h"
 #include "tp.h"
 
 #include <string.h>

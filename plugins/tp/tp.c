@@ -1,14 +1,14 @@
 /* tp.c - the strategy `tp`: linear layers are split over the ranks of a model axis, which all see the same batch.
  *
- * This file is the manifest, the tables and the life cycle. Columns of q, k, v, gate and up are split and rows of o and down, so that a pair
- * needs one sum forward and one backward; embedding and head are split over the vocabulary, and the loss is computed without ever gathering
- * logits. Everything goes through the public hints and places: the model does not know that it is split by this plugin.
+ * This file is the manifest, the tables and the life cycle. Columns of q, k, v, gate and up are split and rows of o and down, so that a
+ * pair needs one sum forward and one backward; embedding and head are split over the vocabulary, and the loss is computed without ever
+ * gathering logits. Everything goes through the public hints and places: the model does not know that it is split by this plugin.
  *
  * It wraps nothing and reduces nothing after backward (flag self_sharded): a data-parallel strategy on another axis sees ordinary leaves.
  */
 #include "tp.h"
 
-#include "sharding/sharding.h"
+#include "../sharding/sharding.h"
 
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
@@ -17,19 +17,18 @@
 
 #define TP_VERSION "0.1.0"
 
-ORDO_MANIFEST(
-    "id=tp\n"
-    "kind=strategy\n"
-    "version=" TP_VERSION "\n"
-    "summary=linear layers, embedding and head split over ranks that see the same batch\n"
-    "license=Apache-2.0\n"
-    "flags=self_sharded,needs_identical_data\n"
-    "steps=strategy.partition\n"
-    "replaces_leaves=strategy.partition\n"
-    "mesh_axis=model\n"
-    "alias=tp_sequence:sequence_parallel=true\n"
-    "option=sequence_parallel|bool|false||norms and residuals are computed on a part of the tokens by each rank\n"
-    "option=plan|string|||file of lines `PATTERN = column, row, vocab or replicate` that override the model's hints\n");
+ORDO_MANIFEST("id=tp\n"
+              "kind=strategy\n"
+              "version=" TP_VERSION "\n"
+              "summary=linear layers, embedding and head split over ranks that see the same batch\n"
+              "license=Apache-2.0\n"
+              "flags=self_sharded,needs_identical_data\n"
+              "steps=strategy.partition\n"
+              "replaces_leaves=strategy.partition\n"
+              "mesh_axis=model\n"
+              "alias=tp_sequence:sequence_parallel=true\n"
+              "option=sequence_parallel|bool|false||norms and residuals are computed on a part of the tokens by each rank\n"
+              "option=plan|string|||file of lines `PATTERN = column, row, vocab or replicate` that override the model's hints\n");
 
 static void *allocate(const ordo_job *job, uint64_t count, size_t size)
 {
@@ -54,7 +53,8 @@ static ordo_status create(const ordo_job *job, void **instance)
 {
   int64_t sequence = 0;
   if (job->axis == NULL)
-    return sharding_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=model", "tp was given no mesh axis");
+    return sharding_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=model",
+                         "tp was given no mesh axis");
   tp *self = allocate(job, 1, sizeof *self);
   if (self == NULL)
     return ORDO_E_NOMEM;

@@ -18,10 +18,10 @@ typedef struct tp_split {
 typedef struct tp {
   const ordo_job *job;
   int32_t rank, size;
-  int sequence;          /* option sequence_parallel */
-  tp_split *splits;      /* [model->n_params] */
-  uint32_t *kinds;       /* [model->n_params] ORDO_TP_, hints overridden by the plan file */
-  void **storage;        /* slices made by strategy.partition */
+  int sequence;     /* option sequence_parallel */
+  tp_split *splits; /* [model->n_params] */
+  uint32_t *kinds;  /* [model->n_params] ORDO_TP_, hints overridden by the plan file */
+  void **storage;   /* slices made by strategy.partition */
   uint32_t n_storage;
 } tp;
 

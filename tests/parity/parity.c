@@ -40,7 +40,7 @@ typedef struct suite {
   ordo_context *context;
   ordo_comm_provider *comm;
   const char *strategy;
-  const char *peer; /* whose bits ordered cases must have too; null: none. On two axes a sum is a sum of sums: other bits than on one */
+  const char *peer;    /* whose bits ordered cases must have too; null: none. On two axes a sum is a sum of sums: other bits than on one */
   int heads, kv_heads; /* of the random model */
   int parts;           /* of a batch: ranks, but those of a model axis counted once */
   int rank;

@@ -146,7 +146,8 @@ static int decode_chunk(struct llama *model, struct llama_cache *cache, const in
   llama_set_rows(&model->layout, &cache->pass, 0); /* nothing is kept for backward, so the residual stream need not be split */
   int status = llama_embed(model, &cache->pass, ids, buffers.x);
   for (int64_t layer = 0; status == LLAMA_OK && layer < model->config.layers; layer++) {
-    int64_t at = layer * cache->positions * model->layout.most.kv_size + cache->length * llama_sizes_of(model, llama_block_unit(layer))->kv_size;
+    int64_t at =
+        layer * cache->positions * model->layout.most.kv_size + cache->length * llama_sizes_of(model, llama_block_unit(layer))->kv_size;
     buffers.k = cache->keys + at;
     buffers.v = cache->values + at;
     status = llama_block_forward(model, layer, &cache->pass, &buffers);

@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_POINTS = 1u << LLAMA_POINT_COLUMN_INPUT | 1u << LLAMA_POINT_ROW_OUTPUT | 1u << LLAMA_POINT_EMBED_OUTPUT | 1u << LLAMA_POINT_HEAD_INPUT };
+enum {
+  FIRST_POINTS =
+      1u << LLAMA_POINT_COLUMN_INPUT | 1u << LLAMA_POINT_ROW_OUTPUT | 1u << LLAMA_POINT_EMBED_OUTPUT | 1u << LLAMA_POINT_HEAD_INPUT
+};
 
 struct llama_layout llama_whole(const struct llama_config *config)
 {
@@ -121,7 +124,8 @@ static int check_vocabulary(struct llama *model, const struct llama_local *local
 static int check_residual(struct llama *model, const struct llama_local *locals, int64_t parts, int64_t index)
 {
   if (parts < 1 || index < 0 || index >= parts)
-    return llama_fail(model, LLAMA_E_INVALID, "part %lld of %lld of the residual stream does not exist", (long long)index, (long long)parts);
+    return llama_fail(model, LLAMA_E_INVALID, "part %lld of %lld of the residual stream does not exist", (long long)index,
+                      (long long)parts);
   for (uint32_t p = 0; parts > 1 && p < model->n_params; p++) {
     uint32_t unit = model->params[p].unit, nth = p - model->units[unit].first_param, point = 0;
     if (unit == 0)
@@ -156,9 +160,9 @@ static int derive(struct llama *model, const struct llama_local *locals, struct 
     int status = check_block(model, locals, llama_block_unit(layer), sizes);
     if (status != LLAMA_OK)
       return status;
-    *most = (struct llama_sizes){larger(most->heads, sizes->heads), larger(most->kv_heads, sizes->kv_heads),
-                                 larger(most->q_size, sizes->q_size), larger(most->kv_size, sizes->kv_size),
-                                 larger(most->inter, sizes->inter)};
+    *most =
+        (struct llama_sizes){larger(most->heads, sizes->heads), larger(most->kv_heads, sizes->kv_heads),
+                             larger(most->q_size, sizes->q_size), larger(most->kv_size, sizes->kv_size), larger(most->inter, sizes->inter)};
   }
   for (uint32_t p = 0; p < model->n_params; p++)
     if (locals[p].backward & 1u << LLAMA_POINT_WEIGHT_GRAD)
@@ -236,8 +240,8 @@ int llama_gather(struct llama *model, const struct llama_pass *pass, uint32_t po
   return llama_wants(model, point, a.param, backward) ? llama_offer(model, &a) : LLAMA_OK;
 }
 
-int llama_scatter(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward, float *full,
-                  float *part)
+int llama_scatter(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward,
+                  float *full, float *part)
 {
   int64_t hidden = model->config.hidden, tokens = pass->batch * pass->seq;
   const struct llama_activation a = {.point = point,

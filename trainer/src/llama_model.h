@@ -135,10 +135,11 @@ int llama_wants(const struct llama *model, uint32_t point, uint32_t param, int b
 /* Calls the activation hook; the caller has asked whether it is wanted. */
 int llama_offer(struct llama *model, const struct llama_activation *activation);
 /* [P, hidden] at its place in `full` -> [N, hidden]. The point belongs to the unit's nth param. */
-int llama_gather(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward, float *full);
+int llama_gather(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward,
+                 float *full);
 /* [N, hidden] -> [P, hidden]: at `part`, or, where that is null, at its place in `full`. */
-int llama_scatter(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward, float *full,
-                  float *part);
+int llama_scatter(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward,
+                  float *full, float *part);
 
 /* llama_memory.c */
 void llama_rope_tables(const struct llama_config *config, int64_t positions, float *cosine, float *sine);

@@ -123,9 +123,9 @@ static ordo_status layout(small_job *j)
   return status;
 }
 
-#define assert_says(J, TEXT)                         \
-  do {                                               \
-    if (strstr((J)->error, TEXT) == NULL)            \
+#define assert_says(J, TEXT)                          \
+  do {                                                \
+    if (strstr((J)->error, TEXT) == NULL)             \
       fail_msg("no \"%s\" in: %s", TEXT, (J)->error); \
   } while (0)
 
@@ -289,6 +289,17 @@ static void a_pair_needs_both_halves(void **state)
   assert_says(&j, "row-parallel 'layers.0.down.weight' has no column-parallel partner");
 }
 
+/* A model without hints: all ranks would do all of the work and nobody would notice. */
+static void a_split_of_nothing_is_refused(void **state)
+{
+  small_job j;
+  (void)state;
+  start(&j, &stories, 2, 0);
+  plan_file(&j, "* = replicate\n");
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "no parameter of model 'model' is split");
+}
+
 /* The bias of a column-parallel layer is split with its rows; that of a row-parallel one is whole, added once after the sum. */
 static void biases_follow_their_layer(void **state)
 {
@@ -314,7 +325,7 @@ static void places_are_wanted_where_sums_are_due(void **state)
   assert_int_equal(layout(&j), ORDO_OK);
   for (uint32_t point = 1; point <= ORDO_ACT_WEIGHT_GRAD; point++)
     for (int backward = 0; backward < 2; backward++) {
-      int expected = (point == ORDO_ACT_COLUMN_INPUT || point == ORDO_ACT_HEAD_INPUT) ? backward
+      int expected = (point == ORDO_ACT_COLUMN_INPUT || point == ORDO_ACT_HEAD_INPUT)   ? backward
                      : (point == ORDO_ACT_ROW_OUTPUT || point == ORDO_ACT_EMBED_OUTPUT) ? !backward
                                                                                         : 0;
       assert_int_equal(tp_wants(&j.self, point, &j.params[FIRST + Q], backward), expected);
@@ -337,6 +348,7 @@ int main(void)
       cmocka_unit_test(a_wrong_plan_file_is_refused_with_its_line),
       cmocka_unit_test(tied_parameters_are_split_alike),
       cmocka_unit_test(a_pair_needs_both_halves),
+      cmocka_unit_test(a_split_of_nothing_is_refused),
       cmocka_unit_test(biases_follow_their_layer),
       cmocka_unit_test(places_are_wanted_where_sums_are_due),
   };

@@ -181,8 +181,8 @@ static void recomputation_repeats_the_sum_inside(void **state)
   assert_block("tp", 1, calls, ranks == 4 ? 2 : 0);
 }
 
-/* Sequence parallelism: two reduce-scatters each way; all-gathers before the pairs, back after them, and again for the weights' gradients. The two norms'
- * gradients are added up. */
+/* Sequence parallelism: two reduce-scatters each way; all-gathers before the pairs, back after them, and again for the weights' gradients.
+ * The two norms' gradients are added up. */
 static void sequence_parallelism_scatters_and_gathers(void **state)
 {
   const uint64_t calls[4] = {0, 0, 4, 6};
