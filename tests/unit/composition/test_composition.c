@@ -35,6 +35,9 @@ static const struct {
     {"ddp=2+fsdp1", 2},
     {"ddp+fsdp1=2:use_orig_params=false", 2},
     {"fsdp2=2+slice", 2}, /* the slices on the outer axis */
+    {"slice=4+ddp", 4}, /* with 4 ranks an axis of one */
+    {"slice=4+fsdp1:use_orig_params=false", 4},
+    {"slice=4+fsdp2", 4},
     {"ddp=2+slice=2+fsdp2=2", 0},
     {"slice=2+fsdp2=2+ddp=2", 0},
     {"ddp=2+slice=2+fsdp1=2", 0},

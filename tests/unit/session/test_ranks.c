@@ -158,10 +158,15 @@ static void two_axes_count_each_element_once(void **state)
 static void one_ranks_overflow_or_veto_skips_all(void **state)
 {
   (void)state;
-  for (int veto = 0; veto < 2; veto++) {
+  for (int i = 0; i < (size == 4 ? 6 : 2); i++) { /* one axis; replicas of shards; a model axis that replicates */
+    const int veto = i % 2, both = i >= 2;
     kit *k = new_kit();
     ordo_step_result result;
-    fake *ddp = kit_add(k, "ddp", KIT_DDP, size), *amp = kit_add(k, "amp", KIT_AMP, 0);
+    fake *ddp = kit_add(k, "ddp", KIT_DDP, both ? 2 : size), *amp = kit_add(k, "amp", KIT_AMP, 0);
+    if (i / 2 == 1)
+      kit_add(k, "flat", KIT_FSDP2, 2)->flat = TRUE;
+    if (i / 2 == 2)
+      kit_add(k, "tp", "steps=strategy.partition\nmesh_axis=model\nflags=self_sharded\n", 2);
     amp->fp16 = TRUE;
     ddp->veto = veto == 1;
     amp->overflow = veto == 0;
