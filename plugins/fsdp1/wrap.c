@@ -2,8 +2,9 @@
  *
  * With views (use_orig_params=true) there is a leaf per parameter, a part of this rank's shard: groups, weight-decay masks and frozen
  * subsets stay what they were, and a rank may hold no element of a parameter. Without, there is one leaf per flat parameter, padding
- * included; where a tensor-parallel step split some of its parameters and not others, one for each placement. In both cases leaves are named in the transaction of replace_leaves, so an optimizer that exists already is moved or the wrap
- * is refused: flat leaves behind its back would leave it stepping on dead memory (accelerate #3256).
+ * included; where a tensor-parallel step split some of its parameters and not others, one for each placement. In both cases leaves are
+ * named in the transaction of replace_leaves, so an optimizer that exists already is moved or the wrap is refused: flat leaves behind its
+ * back would leave it stepping on dead memory (accelerate #3256).
  */
 #include "fsdp1.h"
 

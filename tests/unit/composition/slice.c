@@ -1,7 +1,8 @@
 /* slice.c - a partition and nothing else: every rank of a model axis keeps a rectangle of each parameter that a hint says can be split.
  *
  * It stands for tensor parallelism in tests of composition. What the slices compute is the test's business, so there are no activations;
- * the cut is uneven on purpose (ceil(n / ranks), the last ranks less or nothing), since other strategies must not care. Built with the SDK alone.
+ * the cut is uneven on purpose (ceil(n / ranks), the last ranks less or nothing), since other strategies must not care. Built with the SDK
+ * alone.
  */
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>

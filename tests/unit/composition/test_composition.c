@@ -1,6 +1,7 @@
 /* test_composition.c - several strategies on one mesh: every composition trains to the bits of the reference. See ../fsdp1/rig.h.
  *
- * The partition is slice.c: uneven rectangles, some by rows, some by columns, some parameters replicated. Under mpirun with 4, 6 and 8 ranks.
+ * The partition is slice.c: uneven rectangles, some by rows, some by columns, some parameters replicated. Under mpirun with 4, 6 and 8
+ * ranks.
  */
 #include "../fsdp1/rig.h"
 
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 
 static const struct {
   const char *strategy;
@@ -35,7 +35,7 @@ static const struct {
     {"ddp=2+fsdp1", 2},
     {"ddp+fsdp1=2:use_orig_params=false", 2},
     {"fsdp2=2+slice", 2}, /* the slices on the outer axis */
-    {"slice=4+ddp", 4}, /* with 4 ranks an axis of one */
+    {"slice=4+ddp", 4},   /* with 4 ranks an axis of one */
     {"slice=4+fsdp1:use_orig_params=false", 4},
     {"slice=4+fsdp2", 4},
     {"ddp=2+slice=2+fsdp2=2", 0},
@@ -138,8 +138,7 @@ static void clips_in_ordered_mode(void **state)
 static void unused_parameters_agree(void **state)
 {
   static const char *const modes[] = {"slice=2+fsdp1", "slice=2+fsdp2", "ddp=2:find_unused_parameters=true+fsdp2",
-                                      "ddp=2:find_unused_parameters=true+fsdp1",
-                                      "slice=2+ddp:find_unused_parameters=true"};
+                                      "ddp=2:find_unused_parameters=true+fsdp1", "slice=2+ddp:find_unused_parameters=true"};
   (void)state;
   for (size_t m = 0; m < sizeof modes / sizeof modes[0]; m++) {
     rig r;
