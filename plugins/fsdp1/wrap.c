@@ -27,7 +27,12 @@ static uint32_t units_of(const fsdp1 *self, uint32_t flat, uint32_t *units)
 static ordo_status make_groups(fsdp1 *self)
 {
   const ordo_job *job = self->job;
-  const sharding_callbacks callbacks = {self, fsdp1_bind, fsdp1_reduced};
+  const sharding_callbacks callbacks = {.self = self,
+                                        .bind = fsdp1_bind,
+                                        .reduced = fsdp1_reduced,
+                                        .begin_step = fsdp1_begin_step,
+                                        .settle = fsdp1_settle,
+                                        .vote = fsdp1_vote};
   sharding_group_spec *specs = fsdp1_alloc(job, self->n_flats, sizeof *specs, ORDO_MEM_OTHER);
   sharding_piece *pieces = fsdp1_alloc(job, self->n_flats, sizeof *pieces, ORDO_MEM_OTHER);
   uint32_t *units = fsdp1_alloc(job, job->model->n_units, sizeof *units, ORDO_MEM_OTHER), used = 0, n = 0;

@@ -103,6 +103,7 @@ static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint3
   group->run = &s->runs[index];
   group->run->halves = -1;
   group->run->region.slot = -1;
+  group->run->sync = group->run->reshard_after_forward = group->run->reshard_after_backward = ORDO_CONTROL_RULE;
   group->is_root = spec->is_root;
   group->n_units = spec->n_units;
   group->n_pieces = spec->n_pieces;
@@ -349,7 +350,7 @@ ordo_status sharding_reserve_accumulation(sharding *s)
   size_t bytes = (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
   at = s->accumulate_block = sharding_comm_alloc(s, bytes, ORDO_MEM_GRADIENTS);
   if (at == NULL)
-    return sharding_fail(s->job, ORDO_E_NOMEM, "reduce in every micro-batch: sync_each_micro_batch=true",
+    return sharding_fail(s->job, ORDO_E_NOMEM, "reduce in every micro-batch: no_sync=false",
                          "no memory for whole gradients between micro-batches (%zu bytes)", bytes);
   uint16_t *low_at = s->accumulate_block;
   for (uint32_t i = 0; i < s->n_groups; i++) {
@@ -430,6 +431,7 @@ void sharding_destroy(sharding *s)
   job->free(job->ctx, s->spare_shard);
   job->free(job->ctx, s->staging_gather);
   job->free(job->ctx, s->staging_reduce);
+  sharding_control_clear(s);
   if (s->groups != NULL && s->runs != NULL)
     free_groups(s);
   sharding_pool_destroy(s->pool);
@@ -452,11 +454,6 @@ sharding_group *sharding_group_at(sharding *s, uint32_t index)
 sharding_group *sharding_group_of_unit(sharding *s, uint32_t unit)
 {
   return unit < s->n_units && s->group_of_unit[unit] >= 0 ? &s->groups[s->group_of_unit[unit]] : NULL;
-}
-
-sharding_options *sharding_options_of(sharding *s)
-{
-  return &s->options;
 }
 
 struct sharding_cold *sharding_cold_of(sharding *s)

@@ -14,18 +14,19 @@ ordo_status sharding_take_gradient(sharding *s, sharding_group *group)
   struct sharding_run *run = group->run;
   if (!group->trainable || s->options.replicated || run->in_backward)
     return ORDO_OK;
-  int own = run->own_grad != NULL && (group->is_root || !s->synchronise || run->keeps);
+  int own = run->own_grad != NULL && (group->is_root || !run->synchronise || run->keeps);
   group->full_grad = own ? run->own_grad : s->grad_block;
   return own && s->reducing != group ? ORDO_OK : sharding_finish_reduction(s); /* which may still be read */
 }
 
-/* Parameters that got no gradient take part with zeros: what the buffer holds is of another group or step. */
+/* Parameters that got no gradient take part with zeros: what the buffer holds is of another group or step. A buffer that keeps the gradient
+ * of an earlier micro-batch was cleared then. */
 static void clear_silent(const sharding *s, sharding_group *group)
 {
   const int64_t ranks = s->options.replicated ? 1 : s->comm->size;
   for (uint32_t i = 0; i < group->n_pieces; i++) {
     const sharding_piece *p = &group->pieces[i];
-    if (p->trainable && !group->run->ready[i] && !group->run->keeps)
+    if (p->trainable && !group->run->ready[i])
       memset(group->full_grad + p->full_offset, 0, (size_t)(p->count * ranks) * sizeof(float));
   }
 }
@@ -118,7 +119,8 @@ static void narrow(sharding *s, sharding_group *group, double divisor, ordo_coll
 static ordo_status start_reduction(sharding *s, sharding_group *group)
 {
   ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, NULL, NULL, 0, s->options.reduce_dtype);
-  double divisor = s->divide_factor * (s->options.divide_ratio > 0.0 ? s->options.divide_ratio : 1.0);
+  double ratio = group->run->divide_ratio > 0.0 ? group->run->divide_ratio : s->options.divide_ratio;
+  double divisor = s->divide_factor * (ratio > 0.0 ? ratio : 1.0);
   ordo_status status = sharding_finish_reduction(s);
   s->reduction_adds = group->run->reduced && !s->options.replicated;
   if (status == ORDO_OK && s->reduction_adds)
@@ -194,9 +196,12 @@ ordo_status sharding_end_gradient(sharding *s, sharding_group *group)
   ordo_status status = ORDO_OK;
   if (!group->trainable)
     return ORDO_OK;
-  clear_silent(s, group);
+  if (s->callbacks.settle != NULL)
+    s->callbacks.settle(s->callbacks.self, group, !run->keeps);
+  else if (!run->keeps)
+    clear_silent(s, group);
   memset(run->ready, 0, group->n_pieces);
-  if (!s->synchronise)
+  if (!run->synchronise)
     accumulate(s, group);
   else
     status = sharding_reduce_rest(s, group);

@@ -86,7 +86,8 @@ enum {
   LLAMA_POINT_LOSS_SUM = 6,
   LLAMA_POINT_LOGITS = 8,
   LLAMA_POINT_WEIGHT_GRAD = 9,
-  LLAMA_N_POINTS = 10
+  LLAMA_POINT_UNIT_OUTPUT = 10, /* of the head: logits, in as many pieces as fit the room for them */
+  LLAMA_N_POINTS = 11
 };
 
 /* What passes at a point: data [rows, columns] becomes out [out_rows, out_columns]. Equal pointers: in place. */
@@ -115,7 +116,8 @@ struct llama_hooks {
   /* The last contribution of this backward to the param's gradient has been written. Also called for a param whose grad is null. */
   int (*grad_ready)(void *ctx, uint32_t param);
   int (*post_backward)(void *ctx, uint32_t unit);
-  /* Called at the points that llama_localize asked for; without it, at the first four, whose shapes then do not change. */
+  /* Called at the points that llama_localize asked for; without it, at the first four, whose shapes then do not change, and at outputs of
+   * units. */
   int (*activation)(void *ctx, const struct llama_activation *activation);
 };
 

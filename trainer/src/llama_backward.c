@@ -239,6 +239,8 @@ static int block_backward(struct llama *model, int64_t layer)
   if (status == LLAMA_OK && model->room.train == LLAMA_KEEP_INPUTS && layer + 1 < model->config.layers)
     status = llama_block_again(model, layer);
   if (status == LLAMA_OK)
+    status = llama_hook_output(model, unit, 1, model->room.pass.held, model->room.dx);
+  if (status == LLAMA_OK)
     status = mlp_backward(model, unit, b);
   if (status == LLAMA_OK)
     status = attention_branch_backward(model, unit, b);
@@ -246,21 +248,26 @@ static int block_backward(struct llama *model, int64_t layer)
 }
 
 /* Rows [first, first + rows) of the head: logits -> their gradient, its input's gradient, its share of the weight's. */
-static void head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float *grad, float beta)
+static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float *grad, float beta)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   const float *weight = llama_weight(model, llama_head_unit(model), HEAD_WEIGHT);
   const float *x = room->pass.norm + first * hidden;
   int64_t vocab = model->layout.vocab;
+  int status = LLAMA_OK;
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
     linear_forward(rows, hidden, vocab, x, weight, room->logits);
+    status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
     loss_again(model->kernels, rows, vocab, room->logits, room->targets + first);
   }
   loss_backward(model->kernels, rows, vocab, model->layout.vocab_first, room->logits, room->targets + first, room->sums + first, factor);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, llama_head_unit(model), 1, rows, room->logits);
   if (grad != NULL)
     linear_backward_weight(rows, hidden, vocab, room->logits, x, beta, grad);
   linear_backward_input(rows, hidden, vocab, room->logits, weight, 0.0f, room->pass.branch + first * hidden);
+  return status;
 }
 
 static int head_backward(struct llama *model, float factor)
@@ -277,11 +284,12 @@ static int head_backward(struct llama *model, float factor)
   if (status != LLAMA_OK)
     return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  for (int64_t first = 0; first < rows; first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
-    head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
+    status = head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
   }
-  status = grad_ready(model, param);
+  if (status == LLAMA_OK)
+    status = grad_ready(model, param);
   if (status == LLAMA_OK)
     status = llama_scatter(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 1, room->pass.branch, NULL);
   if (status != LLAMA_OK)
@@ -308,6 +316,8 @@ static int embedding_backward(struct llama *model)
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
   float *grad = model->grad[0]; /* the hook may have moved it */
   const float *dx = room->dx;
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, 0, 1, room->pass.held, room->dx);
   if (status == LLAMA_OK)
     status = stream_gradient(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, &dx);
   if (status != LLAMA_OK)

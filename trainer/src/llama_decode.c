@@ -131,7 +131,8 @@ static int decode_head(struct llama *model, struct llama_cache *cache, int64_t l
     return status;
   float *local = cache->logits != NULL ? cache->logits : logits;
   linear_forward(1, hidden, model->layout.vocab, cache->pass.norm, llama_weight(model, unit, HEAD_WEIGHT), local);
-  if (local != logits)
+  status = llama_hook_output(model, unit, 0, 1, local);
+  if (status == LLAMA_OK && local != logits)
     status = llama_whole_logits(model, 1, local, logits);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }

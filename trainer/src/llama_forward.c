@@ -61,6 +61,8 @@ int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_
     return status;
   look_up(model, rows, ids, full);
   status = llama_scatter(model, pass, LLAMA_POINT_EMBED_OUTPUT, 0, 0, 0, full, x);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, 0, 0, pass->held, x);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, 0);
 }
 
@@ -150,6 +152,8 @@ int llama_block_forward(struct llama *model, int64_t layer, const struct llama_p
     status = block_inner(model, unit, pass, b);
   if (status == LLAMA_OK)
     status = block_outer(model, unit, pass, b);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, unit, 0, pass->held, b->out);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
@@ -217,10 +221,10 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   float *nll = args->nll == NULL ? NULL : args->nll + first;
-  int status = LLAMA_OK;
   linear_forward(rows, hidden, model->layout.vocab, room->pass.norm + first * hidden,
                  llama_weight(model, llama_head_unit(model), HEAD_WEIGHT), room->logits);
-  if (args->logits != NULL)
+  int status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
+  if (status == LLAMA_OK && args->logits != NULL)
     status = llama_whole_logits(model, rows, room->logits, args->logits + first * model->config.vocab);
   if (status != LLAMA_OK || args->targets == NULL)
     return status;

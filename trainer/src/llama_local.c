@@ -12,8 +12,8 @@
 #include <string.h>
 
 enum {
-  FIRST_POINTS =
-      1u << LLAMA_POINT_COLUMN_INPUT | 1u << LLAMA_POINT_ROW_OUTPUT | 1u << LLAMA_POINT_EMBED_OUTPUT | 1u << LLAMA_POINT_HEAD_INPUT
+  FIRST_POINTS = 1u << LLAMA_POINT_COLUMN_INPUT | 1u << LLAMA_POINT_ROW_OUTPUT | 1u << LLAMA_POINT_EMBED_OUTPUT |
+                 1u << LLAMA_POINT_HEAD_INPUT | 1u << LLAMA_POINT_UNIT_OUTPUT
 };
 
 struct llama_layout llama_whole(const struct llama_config *config)
@@ -218,6 +218,21 @@ int llama_offer(struct llama *model, const struct llama_activation *activation)
   if (status != LLAMA_OK)
     llama_fail(model, status, "the activation hook of unit %s returned %d", model->units[activation->unit].name, status);
   return status;
+}
+
+int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data)
+{
+  struct llama_activation a = {.point = LLAMA_POINT_UNIT_OUTPUT,
+                               .unit = unit,
+                               .param = model->units[unit].first_param,
+                               .backward = backward,
+                               .rows = rows,
+                               .columns = unit == llama_head_unit(model) ? model->layout.vocab : model->config.hidden,
+                               .data = data,
+                               .out = data};
+  a.out_rows = a.rows;
+  a.out_columns = a.columns;
+  return llama_wants(model, a.point, a.param, backward) ? llama_offer(model, &a) : LLAMA_OK;
 }
 
 static int64_t padded(const struct llama *model, const struct llama_pass *pass)

@@ -11,6 +11,7 @@
 #ifndef ORDO_STRATEGY_H
 #define ORDO_STRATEGY_H
 
+#include <ordo/control.h>
 #include <ordo/job.h>
 #include <ordo/state.h>
 
@@ -26,11 +27,13 @@ enum {
   ORDO_ACT_EMBED_OUTPUT = 3, /* output of an embedding; ids outside of the local rows gave zeros: [rows] -> [part]; backward back */
   ORDO_ACT_HEAD_INPUT = 4,   /* input of a head: [part] -> [rows]; backward [rows] -> [part] */
   ORDO_ACT_LOSS_MAX = 5,     /* per-token maximum of the local logits: [rows, 1] fp32; forward only */
-  ORDO_ACT_LOSS_SUM = 6,   /* per-token sum of exp(logit - maximum), and target's logit - maximum (0 elsewhere): [rows, 2]; forward only */
-  ORDO_ACT_NORM_INPUT = 7, /* input of a norm */
-  ORDO_ACT_LOGITS = 8,     /* local logits whose whole rows are asked for: [rows, local] -> [rows, vocabulary]; forward only */
-  ORDO_ACT_WEIGHT_GRAD = 9 /* what one micro-batch contributes to the gradient of `param`, in its local shape, before it is added:
+  ORDO_ACT_LOSS_SUM = 6,    /* per-token sum of exp(logit - maximum), and target's logit - maximum (0 elsewhere): [rows, 2]; forward only */
+  ORDO_ACT_NORM_INPUT = 7,  /* input of a norm */
+  ORDO_ACT_LOGITS = 8,      /* local logits whose whole rows are asked for: [rows, local] -> [rows, vocabulary]; forward only */
+  ORDO_ACT_WEIGHT_GRAD = 9, /* what one micro-batch contributes to the gradient of `param`, in its local shape, before it is added:
                               completes it over the ranks that share the param; backward only */
+  ORDO_ACT_UNIT_OUTPUT = 10 /* what a unit hands on, whole and last: activations [part], or the logits of the last unit (in any number of
+                               pieces); in place, param is the unit's first */
 };
 
 typedef struct ordo_activation {
@@ -134,6 +137,10 @@ typedef struct ordo_strategy {
 
   /* State */
   const ordo_state_ops *state; /* private blobs and full-parameter scopes; null: placements say everything */
+
+  /* Changes a setting of the running job (control.h; units and values were checked). ORDO_E_NOT_FOUND without a record for an operation
+   * that means nothing to this strategy; STATE, INVALID and UNSUPPORTED refuse and leave everything as it was. [step] since 0.1 */
+  ordo_status (*control)(void *self, const ordo_control *control);
 
   /* Activations */
   /* 1 if this instance transforms what passes at `point` (ORDO_ACT_) of `param` in that direction. Asked after the set-up, with answers

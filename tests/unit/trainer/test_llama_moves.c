@@ -127,7 +127,8 @@ static int overwrite(void *ctx, uint32_t param)
 static int activation(void *ctx, const struct llama_activation *a)
 {
   struct mover *m = ctx;
-  assert_true(a->rows == TOKENS && a->columns == config.hidden);
+  const int logits = a->point == LLAMA_POINT_UNIT_OUTPUT && a->unit == llama_n_units(m->model->llama) - 1; /* in pieces */
+  assert_true(logits ? a->columns == config.vocab : a->rows == TOKENS && a->columns == config.hidden);
   if (a->out != a->data)
     memcpy(a->out, a->data, (size_t)(a->rows * a->columns) * sizeof *a->data);
   m->row_outputs += a->point == LLAMA_POINT_ROW_OUTPUT && !a->backward;
