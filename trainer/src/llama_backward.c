@@ -34,6 +34,28 @@ static int begin_unit(struct llama *model, uint32_t unit)
   return status != LLAMA_OK ? status : llama_check_unit(model, unit);
 }
 
+/* Where a micro-batch's contribution is written: into the gradient, or, if a hook completes it and the gradient holds others, apart. */
+static float *contribution(const struct llama *model, uint32_t param, float beta)
+{
+  return beta != 0.0f && llama_wants(model, LLAMA_POINT_WEIGHT_GRAD, param, 1) ? model->room.partial : model->grad[param];
+}
+
+/* The contribution becomes part of the gradient. */
+static int complete(struct llama *model, uint32_t param, float *written)
+{
+  const struct llama_local *local = &model->locals[param];
+  struct llama_activation a = {.point = LLAMA_POINT_WEIGHT_GRAD, .unit = model->params[param].unit, .param = param, .backward = 1};
+  if (!llama_wants(model, LLAMA_POINT_WEIGHT_GRAD, param, 1))
+    return LLAMA_OK;
+  a.rows = a.out_rows = local->shape[0];
+  a.columns = a.out_columns = model->params[param].ndim == 2 ? local->shape[1] : 1;
+  a.data = a.out = written;
+  int status = llama_offer(model, &a);
+  if (status == LLAMA_OK && written != model->grad[param])
+    model->kernels->add((size_t)llama_busy(model, a.rows * a.columns), model->grad[param], written, model->grad[param]);
+  return status;
+}
+
 /* One linear layer y = x W^T of a unit. */
 struct linear {
   uint32_t unit;
@@ -47,15 +69,20 @@ static int weight_gradient(struct llama *model, struct linear linear, const floa
 {
   uint32_t param = model->units[linear.unit].first_param + linear.nth;
   int64_t rows = model->kept_batch * model->kept_seq;
-  if (model->grad[param] != NULL && !model->dry)
-    linear_backward_weight(rows, linear.in, linear.out, dy, x, grad_beta(model, param), model->grad[param]);
-  return grad_ready(model, param);
+  if (model->grad[param] == NULL)
+    return grad_ready(model, param);
+  float beta = grad_beta(model, param);
+  float *into = contribution(model, param, beta);
+  if (!model->dry)
+    linear_backward_weight(rows, linear.in, linear.out, dy, x, into == model->grad[param] ? beta : 0.0f, into);
+  int status = complete(model, param, into);
+  return status != LLAMA_OK ? status : grad_ready(model, param);
 }
 
 /* dx = dy W + beta dx. */
 static void input_gradient(const struct llama *model, struct linear linear, const float *dy, float beta, float *dx)
 {
-  int64_t rows = model->kept_batch * model->kept_seq;
+  int64_t rows = llama_busy(model, model->kept_batch * model->kept_seq);
   linear_backward_input(rows, linear.in, linear.out, dy, llama_weight(model, linear.unit, linear.nth), beta, dx);
 }
 
@@ -66,24 +93,53 @@ static int norm_gradient(struct llama *model, uint32_t unit, uint32_t nth, const
   uint32_t param = model->units[unit].first_param + nth;
   size_t hidden = (size_t)model->config.hidden;
   float *grad = model->grad[param];
-  if (grad != NULL && !model->dry && grad_beta(model, param) == 0.0f)
-    memset(grad, 0, hidden * sizeof *grad);
-  model->kernels->rms_backward((size_t)(model->kept_batch * model->kept_seq), hidden, x, llama_weight(model, unit, nth), inv,
-                               room->pass.branch, room->dx, grad);
-  return grad_ready(model, param);
+  int status = LLAMA_OK;
+  if (grad != NULL) {
+    float beta = grad_beta(model, param);
+    grad = contribution(model, param, beta);
+    if (beta == 0.0f || grad != model->grad[param])
+      memset(grad, 0, (size_t)llama_busy(model, (int64_t)hidden) * sizeof *grad);
+  }
+  model->kernels->rms_backward((size_t)llama_busy(model, room->pass.held), hidden, x, llama_weight(model, unit, nth), inv,
+                               room->pass.branch + (size_t)room->pass.part_first * hidden, room->dx, grad);
+  if (grad != NULL)
+    status = complete(model, param, grad);
+  return status != LLAMA_OK ? status : grad_ready(model, param);
 }
 
-/* Gradient of a branch's output: dx itself, or a copy that the hook may transform without touching the residual stream. */
-static int branch_output_gradient(struct llama *model, uint32_t unit, const float **gradient)
+/* A norm's output again, whole, as its linear layers read it in forward. */
+static int norm_again(struct llama *model, uint32_t unit, uint32_t nth, const float *x, const float *inv, uint32_t point, uint32_t reader)
+{
+  const struct llama_pass *pass = &model->room.pass;
+  int64_t hidden = model->config.hidden;
+  model->kernels->rms_apply((size_t)llama_busy(model, pass->held), (size_t)hidden, x, llama_weight(model, unit, nth), inv,
+                            pass->norm + pass->part_first * hidden);
+  return llama_gather(model, pass, point, unit, reader, 0, pass->norm);
+}
+
+/* The residual stream's gradient as the point's param sees it: dx itself if nobody listens, else what the hook makes of it. */
+static int stream_gradient(struct llama *model, uint32_t point, uint32_t unit, uint32_t nth, const float **gradient)
 {
   struct llama_room *room = &model->room;
-  int64_t rows = model->kept_batch * model->kept_seq;
+  const struct llama_pass *pass = &room->pass;
+  int64_t hidden = model->config.hidden;
+  struct llama_activation a = {.point = point,
+                               .unit = unit,
+                               .param = model->units[unit].first_param + nth,
+                               .backward = 1,
+                               .rows = pass->part,
+                               .columns = hidden,
+                               .data = room->dx,
+                               .out_rows = pass->part == pass->batch * pass->seq ? pass->part : pass->part * model->layout.parts,
+                               .out_columns = hidden,
+                               .out = pass->branch};
   *gradient = room->dx;
-  if (model->hooks.activation == NULL)
+  if (!llama_wants(model, point, a.param, 1))
     return LLAMA_OK;
-  memcpy(room->pass.branch, room->dx, (size_t)(rows * model->config.hidden) * sizeof *room->dx);
-  *gradient = room->pass.branch;
-  return llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 1, rows, room->pass.branch);
+  *gradient = pass->branch;
+  if (pass->held < pass->part) /* rows that are no tokens */
+    memset(room->dx + pass->held * hidden, 0, (size_t)llama_busy(model, (pass->part - pass->held) * hidden) * sizeof *room->dx);
+  return llama_offer(model, &a);
 }
 
 static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
@@ -92,17 +148,19 @@ static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_b
   const struct kernels *kernels = model->kernels;
   int64_t rows = model->kept_batch * model->kept_seq;
   int64_t hidden = model->config.hidden;
-  const struct linear gate = {unit, BLOCK_GATE, hidden, model->inter};
-  const struct linear up = {unit, BLOCK_UP, hidden, model->inter};
-  const struct linear down = {unit, BLOCK_DOWN, model->inter, hidden};
+  int64_t inter = llama_sizes_of(model, unit)->inter;
+  const struct linear gate = {unit, BLOCK_GATE, hidden, inter};
+  const struct linear up = {unit, BLOCK_UP, hidden, inter};
+  const struct linear down = {unit, BLOCK_DOWN, inter, hidden};
   const float *dout;
-  int status = branch_output_gradient(model, unit, &dout);
+  int status = stream_gradient(model, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_DOWN, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, down, dout, 0.0f, room->wide);
-  kernels->swiglu_backward((size_t)(rows * model->inter), b->gate, b->up, room->wide);
+  kernels->swiglu_backward((size_t)llama_busy(model, rows * inter), b->gate, b->up, room->wide);
   status = weight_gradient(model, down, dout, room->wide);
-  kernels->rms_apply((size_t)rows, (size_t)hidden, b->mid, llama_weight(model, unit, BLOCK_POST_NORM), b->inv_post, room->pass.norm);
+  if (status == LLAMA_OK)
+    status = norm_again(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post, LLAMA_POINT_COLUMN_INPUT, BLOCK_GATE);
   if (status == LLAMA_OK)
     status = weight_gradient(model, up, b->up, room->pass.norm);
   if (status == LLAMA_OK)
@@ -111,7 +169,7 @@ static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_b
     return status;
   input_gradient(model, gate, b->gate, 0.0f, room->pass.branch);
   input_gradient(model, up, b->up, 1.0f, room->pass.branch);
-  status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
+  status = llama_scatter(model, &room->pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_GATE, 1, room->pass.branch, NULL);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post);
 }
 
@@ -119,44 +177,45 @@ static void rotate_back(const struct llama *model, int64_t heads, float *x)
 {
   const struct llama_pass *pass = &model->room.pass;
   int64_t half = model->config.head_dim / 2;
-  for (int64_t row = 0; row < model->kept_batch * model->kept_seq; row++) {
+  for (int64_t row = 0; row < llama_busy(model, model->kept_batch * model->kept_seq); row++) {
     int64_t position = row % model->kept_seq;
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, -1.0f,
                          x + row * heads * half * 2);
   }
 }
 
-static void attend_backward(struct llama *model, const struct layer_buffers *b, const float *dattn)
+static void attend_backward(struct llama *model, const struct llama_sizes *sizes, const struct layer_buffers *b, const float *dattn)
 {
   struct llama_room *room = &model->room;
-  struct attention shape = {model->kernels, model->heads, model->kv_heads, model->config.head_dim, model->kept_seq, 0};
-  for (int64_t n = 0; n < model->kept_batch; n++) {
-    int64_t q = n * model->kept_seq * model->q_size;
-    int64_t kv = n * model->kept_seq * model->kv_size;
-    attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * model->heads, dattn + q,
+  struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads, model->config.head_dim, model->kept_seq, 0};
+  for (int64_t n = 0; n < llama_busy(model, model->kept_batch); n++) {
+    int64_t q = n * model->kept_seq * sizes->q_size;
+    int64_t kv = n * model->kept_seq * sizes->kv_size;
+    attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * sizes->heads, dattn + q,
                        room->dq + q, room->dk + kv, room->dv + kv, room->pass.score_space);
   }
-  rotate_back(model, model->heads, room->dq);
-  rotate_back(model, model->kv_heads, room->dk);
+  rotate_back(model, sizes->heads, room->dq);
+  rotate_back(model, sizes->kv_heads, room->dk);
 }
 
 static int attention_branch_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
 {
   struct llama_room *room = &model->room;
-  int64_t rows = model->kept_batch * model->kept_seq;
   int64_t hidden = model->config.hidden;
-  const struct linear q = {unit, BLOCK_Q, hidden, model->q_size};
-  const struct linear k = {unit, BLOCK_K, hidden, model->kv_size};
-  const struct linear v = {unit, BLOCK_V, hidden, model->kv_size};
-  const struct linear o = {unit, BLOCK_O, model->q_size, hidden};
+  const struct llama_sizes *sizes = llama_sizes_of(model, unit);
+  const struct linear q = {unit, BLOCK_Q, hidden, sizes->q_size};
+  const struct linear k = {unit, BLOCK_K, hidden, sizes->kv_size};
+  const struct linear v = {unit, BLOCK_V, hidden, sizes->kv_size};
+  const struct linear o = {unit, BLOCK_O, sizes->q_size, hidden};
   const float *dout;
-  int status = branch_output_gradient(model, unit, &dout);
+  int status = stream_gradient(model, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_O, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, o, dout, 0.0f, room->wide);
   status = weight_gradient(model, o, dout, b->attn);
-  attend_backward(model, b, room->wide);
-  model->kernels->rms_apply((size_t)rows, (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM), b->inv_in, room->pass.norm);
+  attend_backward(model, sizes, b, room->wide);
+  if (status == LLAMA_OK)
+    status = norm_again(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in, LLAMA_POINT_COLUMN_INPUT, BLOCK_Q);
   if (status == LLAMA_OK)
     status = weight_gradient(model, v, room->dv, room->pass.norm);
   if (status == LLAMA_OK)
@@ -168,7 +227,7 @@ static int attention_branch_backward(struct llama *model, uint32_t unit, const s
   input_gradient(model, q, room->dq, 0.0f, room->pass.branch);
   input_gradient(model, k, room->dk, 1.0f, room->pass.branch);
   input_gradient(model, v, room->dv, 1.0f, room->pass.branch);
-  status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
+  status = llama_scatter(model, &room->pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 1, room->pass.branch, NULL);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in);
 }
 
@@ -181,7 +240,7 @@ static int block_backward(struct llama *model, int64_t layer)
   if (status == LLAMA_OK && model->room.train == LLAMA_KEEP_INPUTS && layer + 1 < model->config.layers)
     status = llama_block_again(model, layer);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, unit, 1, model->kept_batch * model->kept_seq, model->room.dx);
+    status = llama_hook_output(model, unit, 1, model->room.pass.held, model->room.dx);
   if (status == LLAMA_OK)
     status = mlp_backward(model, unit, b);
   if (status == LLAMA_OK)
@@ -196,19 +255,19 @@ static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, 
   int64_t hidden = model->config.hidden;
   const float *weight = llama_weight(model, llama_head_unit(model), HEAD_WEIGHT);
   const float *x = room->pass.norm + first * hidden;
+  int64_t vocab = model->layout.vocab;
   int status = LLAMA_OK;
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
-    struct loss_totals ignored = {0};
-    linear_forward(rows, hidden, model->vocab, x, weight, room->logits);
+    linear_forward(rows, hidden, vocab, x, weight, room->logits);
     status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
-    loss_forward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, NULL, &ignored);
+    loss_again(model->kernels, rows, vocab, room->logits, room->targets + first);
   }
-  loss_backward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, factor);
+  loss_backward(model->kernels, rows, vocab, model->layout.vocab_first, room->logits, room->targets + first, room->sums + first, factor);
   if (status == LLAMA_OK)
     status = llama_hook_output(model, llama_head_unit(model), 1, rows, room->logits);
   if (grad != NULL)
-    linear_backward_weight(rows, hidden, model->vocab, room->logits, x, beta, grad);
-  linear_backward_input(rows, hidden, model->vocab, room->logits, weight, 0.0f, room->pass.branch + first * hidden);
+    linear_backward_weight(rows, hidden, vocab, room->logits, x, beta, grad);
+  linear_backward_input(rows, hidden, vocab, room->logits, weight, 0.0f, room->pass.branch + first * hidden);
   return status;
 }
 
@@ -218,24 +277,25 @@ static int head_backward(struct llama *model, float factor)
   uint32_t unit = llama_head_unit(model);
   uint32_t param = model->units[unit].first_param + HEAD_WEIGHT;
   int64_t rows = model->kept_batch * model->kept_seq;
-  int64_t hidden = model->config.hidden;
   const float *x = room->layers[model->config.layers - 1].out;
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
+  status = norm_again(model, unit, HEAD_NORM, x, room->final_inv, LLAMA_POINT_HEAD_INPUT, HEAD_WEIGHT);
+  if (status != LLAMA_OK)
+    return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  model->kernels->rms_apply((size_t)rows, (size_t)hidden, x, llama_weight(model, unit, HEAD_NORM), room->final_inv, room->pass.norm);
-  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < llama_busy(model, rows); first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
     status = head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
   }
   if (status == LLAMA_OK)
     status = grad_ready(model, param);
   if (status == LLAMA_OK)
-    status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 1, rows, room->pass.branch);
+    status = llama_scatter(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 1, room->pass.branch, NULL);
   if (status != LLAMA_OK)
     return status;
-  memset(room->dx, 0, (size_t)(rows * hidden) * sizeof *room->dx);
+  memset(room->dx, 0, (size_t)llama_busy(model, room->pass.part * model->config.hidden) * sizeof *room->dx);
   status = norm_gradient(model, unit, HEAD_NORM, x, room->final_inv);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, unit);
 }
@@ -256,17 +316,20 @@ static int embedding_backward(struct llama *model)
   size_t hidden = (size_t)model->config.hidden;
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
   float *grad = model->grad[0]; /* the hook may have moved it */
+  const float *dx = room->dx;
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, 0, 1, rows, room->dx);
+    status = llama_hook_output(model, 0, 1, room->pass.held, room->dx);
   if (status == LLAMA_OK)
-    status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
+    status = stream_gradient(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, &dx);
   if (status != LLAMA_OK)
     return status;
   if (grad != NULL && !model->dry && embedding_beta(model) == 0.0f)
-    memset(grad, 0, (size_t)model->vocab * hidden * sizeof *grad);
-  for (int64_t r = 0; grad != NULL && r < rows; r++) {
-    float *row = grad + (size_t)room->ids[r] * hidden;
-    model->kernels->add(hidden, row, room->dx + (size_t)r * hidden, row);
+    memset(grad, 0, (size_t)model->layout.embed_rows * hidden * sizeof *grad);
+  for (int64_t r = 0; grad != NULL && r < llama_busy(model, rows); r++) {
+    int64_t at = room->ids[r] - model->layout.embed_first;
+    float *row = grad + (size_t)at * hidden;
+    if (at >= 0 && at < model->layout.embed_rows)
+      model->kernels->add(hidden, row, dx + (size_t)r * hidden, row);
   }
   status = grad_ready(model, 0);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, 0);

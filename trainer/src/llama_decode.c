@@ -21,6 +21,7 @@ struct llama_cache {
   float *values; /* [layers, positions, kv_size] */
   float *cosine; /* RoPE tables [positions, head_dim / 2] */
   float *sine;
+  float *logits; /* [vocabulary rows here]; null where they are all */
   struct llama_pass pass;
   struct layer_buffers buffers;
 };
@@ -41,11 +42,12 @@ static int64_t layout(struct llama_cache *cache, float *memory)
 {
   const struct llama *model = cache->model;
   const struct llama_config *c = &model->config;
+  const struct llama_sizes *most = &model->layout.most;
   struct layer_buffers *b = &cache->buffers;
   int64_t total = 0;
   float *next = memory;
-  cache->keys = take(&next, c->layers * cache->positions * model->kv_size, &total);
-  cache->values = take(&next, c->layers * cache->positions * model->kv_size, &total);
+  cache->keys = take(&next, c->layers * cache->positions * most->kv_size, &total);
+  cache->values = take(&next, c->layers * cache->positions * most->kv_size, &total);
   cache->cosine = take(&next, cache->positions * (c->head_dim / 2), &total);
   cache->sine = take(&next, cache->positions * (c->head_dim / 2), &total);
   cache->pass.cosine = cache->cosine;
@@ -56,13 +58,15 @@ static int64_t layout(struct llama_cache *cache, float *memory)
   b->x = take(&next, CACHE_CHUNK * c->hidden, &total);
   b->mid = b->x;
   b->out = b->x;
+  if (model->layout.vocab != c->vocab)
+    cache->logits = take(&next, model->layout.vocab, &total);
   b->inv_in = take(&next, CACHE_CHUNK, &total);
   b->inv_post = take(&next, CACHE_CHUNK, &total);
-  b->q = take(&next, CACHE_CHUNK * model->q_size, &total);
-  b->attn = take(&next, CACHE_CHUNK * model->q_size, &total);
-  b->lse = take(&next, CACHE_CHUNK * model->heads, &total);
-  b->gate = take(&next, CACHE_CHUNK * model->inter, &total);
-  b->up = take(&next, CACHE_CHUNK * model->inter, &total);
+  b->q = take(&next, CACHE_CHUNK * most->q_size, &total);
+  b->attn = take(&next, CACHE_CHUNK * most->q_size, &total);
+  b->lse = take(&next, CACHE_CHUNK * most->heads, &total);
+  b->gate = take(&next, CACHE_CHUNK * most->inter, &total);
+  b->up = take(&next, CACHE_CHUNK * most->inter, &total);
   b->act = b->up;
   return total;
 }
@@ -118,13 +122,18 @@ static int decode_head(struct llama *model, struct llama_cache *cache, int64_t l
     status = llama_check_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
+  cache->pass.batch = cache->pass.seq = 1; /* of the chunk's tokens only the last one goes on */
+  llama_set_rows(&model->layout, &cache->pass, 0);
   model->kernels->rms_forward(1, (size_t)hidden, cache->buffers.x + last * hidden, llama_weight(model, unit, HEAD_NORM),
                               (float)model->config.rms_eps, cache->pass.norm, cache->buffers.inv_in);
-  status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 0, 1, cache->pass.norm);
+  status = llama_gather(model, &cache->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 0, cache->pass.norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(1, hidden, model->vocab, cache->pass.norm, llama_weight(model, unit, HEAD_WEIGHT), logits);
-  status = llama_hook_output(model, unit, 0, 1, logits);
+  float *local = cache->logits != NULL ? cache->logits : logits;
+  linear_forward(1, hidden, model->layout.vocab, cache->pass.norm, llama_weight(model, unit, HEAD_WEIGHT), local);
+  status = llama_hook_output(model, unit, 0, 1, local);
+  if (status == LLAMA_OK && local != logits)
+    status = llama_whole_logits(model, 1, local, logits);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
@@ -135,9 +144,11 @@ static int decode_chunk(struct llama *model, struct llama_cache *cache, const in
   cache->pass.batch = 1;
   cache->pass.seq = n;
   cache->pass.first = cache->length;
-  int status = llama_embed(model, n, ids, buffers.x);
+  llama_set_rows(&model->layout, &cache->pass, 0); /* nothing is kept for backward, so the residual stream need not be split */
+  int status = llama_embed(model, &cache->pass, ids, buffers.x);
   for (int64_t layer = 0; status == LLAMA_OK && layer < model->config.layers; layer++) {
-    int64_t at = (layer * cache->positions + cache->length) * model->kv_size;
+    int64_t at =
+        layer * cache->positions * model->layout.most.kv_size + cache->length * llama_sizes_of(model, llama_block_unit(layer))->kv_size;
     buffers.k = cache->keys + at;
     buffers.v = cache->values + at;
     status = llama_block_forward(model, layer, &cache->pass, &buffers);

@@ -17,27 +17,6 @@ int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), 
   return status;
 }
 
-static int offer(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
-{
-  if (model->hooks.activation == NULL)
-    return LLAMA_OK;
-  int status = model->hooks.activation(model->hooks.ctx, point, unit, backward, model->dry ? model->told_rows : rows, columns, data);
-  if (status != LLAMA_OK)
-    llama_fail(model, status, "the activation hook of unit %s returned %d", model->units[unit].name, status);
-  return status;
-}
-
-int llama_hook_activation(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, float *data)
-{
-  return offer(model, point, unit, backward, rows, model->config.hidden, data);
-}
-
-int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data)
-{
-  int64_t columns = unit == llama_head_unit(model) ? model->vocab : model->config.hidden;
-  return offer(model, LLAMA_POINT_UNIT_OUTPUT, unit, backward, rows, columns, data);
-}
-
 int llama_check_ids(struct llama *model, int64_t n, const int32_t *ids, int ignored_allowed)
 {
   for (int64_t i = 0; i < n; i++) {
@@ -58,40 +37,54 @@ static int begin_unit(struct llama *model, uint32_t unit)
   return status != LLAMA_OK ? status : llama_check_unit(model, unit);
 }
 
-int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x)
+/* Rows of the table that are elsewhere give zeros; the hook adds what the others have. */
+static void look_up(const struct llama *model, int64_t rows, const int32_t *ids, float *x)
 {
+  const struct llama_layout *layout = &model->layout;
   size_t hidden = (size_t)model->config.hidden;
+  const float *table = llama_weight(model, 0, 0);
+  for (int64_t r = 0; r < rows; r++) {
+    int64_t row = ids[r] - layout->embed_first;
+    if (row >= 0 && row < layout->embed_rows)
+      memcpy(x + (size_t)r * hidden, table + (size_t)row * hidden, hidden * sizeof *x);
+    else
+      memset(x + (size_t)r * hidden, 0, hidden * sizeof *x);
+  }
+}
+
+int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_t *ids, float *x)
+{
+  int64_t rows = pass->batch * pass->seq;
+  float *full = pass->part == rows ? x : pass->branch;
   int status = begin_unit(model, 0);
   if (status != LLAMA_OK)
     return status;
-  const float *table = llama_weight(model, 0, 0);
-  for (int64_t r = 0; r < rows; r++)
-    memcpy(x + (size_t)r * hidden, table + (size_t)ids[r] * hidden, hidden * sizeof *x);
-  status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, rows, x);
+  look_up(model, llama_busy(model, rows), ids, full);
+  status = llama_scatter(model, pass, LLAMA_POINT_EMBED_OUTPUT, 0, 0, 0, full, x);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, 0, 0, rows, x);
+    status = llama_hook_output(model, 0, 0, pass->held, x);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, 0);
 }
 
 static void rotate(const struct llama *model, const struct llama_pass *pass, int64_t heads, float *x)
 {
   int64_t half = model->config.head_dim / 2;
-  for (int64_t row = 0; row < pass->batch * pass->seq; row++) {
+  for (int64_t row = 0; row < llama_busy(model, pass->batch * pass->seq); row++) {
     int64_t position = pass->first + row % pass->seq;
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, 1.0f,
                          x + row * heads * half * 2);
   }
 }
 
-static void attend(const struct llama *model, const struct llama_pass *pass, const struct layer_buffers *b)
+static void attend(const struct llama *model, const struct llama_sizes *sizes, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  struct attention shape = {model->kernels, model->heads, model->kv_heads, model->config.head_dim, pass->seq, pass->first};
-  for (int64_t n = 0; n < pass->batch; n++) {
+  struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads, model->config.head_dim, pass->seq, pass->first};
+  for (int64_t n = 0; n < llama_busy(model, pass->batch); n++) {
     int64_t row = n * pass->seq;
     /* Keys and values before `first` lie in front of the buffers (decoding). */
-    const float *k = b->k + (row - pass->first) * model->kv_size;
-    const float *v = b->v + (row - pass->first) * model->kv_size;
-    attention_forward(&shape, b->q + row * model->q_size, k, v, b->attn + row * model->q_size, b->lse + row * model->heads,
+    const float *k = b->k + (row - pass->first) * sizes->kv_size;
+    const float *v = b->v + (row - pass->first) * sizes->kv_size;
+    attention_forward(&shape, b->q + row * sizes->q_size, k, v, b->attn + row * sizes->q_size, b->lse + row * sizes->heads,
                       pass->score_space);
   }
 }
@@ -99,51 +92,55 @@ static void attend(const struct llama *model, const struct llama_pass *pass, con
 static int attention_branch(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
   const struct kernels *kernels = model->kernels;
-  int64_t rows = pass->batch * pass->seq;
+  const struct llama_sizes *sizes = llama_sizes_of(model, unit);
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
-  kernels->rms_forward((size_t)rows, (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM), (float)model->config.rms_eps,
-                       pass->norm, b->inv_in);
-  int status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
+  kernels->rms_forward((size_t)llama_busy(model, pass->held), (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM),
+                       (float)model->config.rms_eps, pass->norm + pass->part_first * hidden, b->inv_in);
+  int status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 0, pass->norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(rows, hidden, model->q_size, pass->norm, llama_weight(model, unit, BLOCK_Q), b->q);
-  linear_forward(rows, hidden, model->kv_size, pass->norm, llama_weight(model, unit, BLOCK_K), b->k);
-  linear_forward(rows, hidden, model->kv_size, pass->norm, llama_weight(model, unit, BLOCK_V), b->v);
-  rotate(model, pass, model->heads, b->q);
-  rotate(model, pass, model->kv_heads, b->k);
-  attend(model, pass, b);
-  linear_forward(rows, model->q_size, hidden, b->attn, llama_weight(model, unit, BLOCK_O), pass->branch);
-  return llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
+  linear_forward(rows, hidden, sizes->q_size, pass->norm, llama_weight(model, unit, BLOCK_Q), b->q);
+  linear_forward(rows, hidden, sizes->kv_size, pass->norm, llama_weight(model, unit, BLOCK_K), b->k);
+  linear_forward(rows, hidden, sizes->kv_size, pass->norm, llama_weight(model, unit, BLOCK_V), b->v);
+  rotate(model, pass, sizes->heads, b->q);
+  rotate(model, pass, sizes->kv_heads, b->k);
+  attend(model, sizes, pass, b);
+  linear_forward(rows, sizes->q_size, hidden, b->attn, llama_weight(model, unit, BLOCK_O), pass->branch);
+  return llama_scatter(model, pass, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_O, 0, pass->branch, NULL);
 }
 
 /* Everything of a block that its backward reads: both norms, attention, gate and up. */
 static int block_inner(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
+  int64_t inter = llama_sizes_of(model, unit)->inter;
   int status = attention_branch(model, unit, pass, b);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->add_rms_forward((size_t)rows, (size_t)hidden, b->x, pass->branch, b->mid, llama_weight(model, unit, BLOCK_POST_NORM),
-                                  (float)model->config.rms_eps, pass->norm, b->inv_post);
-  status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
+  model->kernels->add_rms_forward((size_t)llama_busy(model, pass->held), (size_t)hidden, b->x, pass->branch + pass->part_first * hidden,
+                                  b->mid, llama_weight(model, unit, BLOCK_POST_NORM), (float)model->config.rms_eps,
+                                  pass->norm + pass->part_first * hidden, b->inv_post);
+  status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_GATE, 0, pass->norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(rows, hidden, model->inter, pass->norm, llama_weight(model, unit, BLOCK_GATE), b->gate);
-  linear_forward(rows, hidden, model->inter, pass->norm, llama_weight(model, unit, BLOCK_UP), b->up);
+  linear_forward(rows, hidden, inter, pass->norm, llama_weight(model, unit, BLOCK_GATE), b->gate);
+  linear_forward(rows, hidden, inter, pass->norm, llama_weight(model, unit, BLOCK_UP), b->up);
   return LLAMA_OK;
 }
 
 /* From gate and up to the block's output. */
 static int block_outer(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
-  model->kernels->swiglu_forward((size_t)(rows * model->inter), b->gate, b->up, b->act);
-  linear_forward(rows, model->inter, hidden, b->act, llama_weight(model, unit, BLOCK_DOWN), pass->branch);
-  int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
+  int64_t inter = llama_sizes_of(model, unit)->inter;
+  model->kernels->swiglu_forward((size_t)(rows * inter), b->gate, b->up, b->act);
+  linear_forward(rows, inter, hidden, b->act, llama_weight(model, unit, BLOCK_DOWN), pass->branch);
+  int status = llama_scatter(model, pass, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_DOWN, 0, pass->branch, NULL);
   if (status == LLAMA_OK)
-    model->kernels->add((size_t)(rows * hidden), b->mid, pass->branch, b->out);
+    model->kernels->add((size_t)llama_busy(model, pass->held * hidden), b->mid, pass->branch + pass->part_first * hidden, b->out);
   return status;
 }
 
@@ -156,7 +153,7 @@ int llama_block_forward(struct llama *model, int64_t layer, const struct llama_p
   if (status == LLAMA_OK)
     status = block_outer(model, unit, pass, b);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, unit, 0, pass->batch * pass->seq, b->out);
+    status = llama_hook_output(model, unit, 0, pass->held, b->out);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
@@ -165,20 +162,76 @@ int llama_block_again(struct llama *model, int64_t layer)
   return block_inner(model, llama_block_unit(layer), &model->room.pass, &model->room.layers[layer]);
 }
 
+int llama_whole_logits(struct llama *model, int64_t rows, float *local, float *whole)
+{
+  uint32_t unit = llama_head_unit(model);
+  const struct llama_activation a = {.point = LLAMA_POINT_LOGITS,
+                                     .unit = unit,
+                                     .param = model->units[unit].first_param + HEAD_WEIGHT,
+                                     .rows = rows,
+                                     .columns = model->layout.vocab,
+                                     .data = local,
+                                     .out_rows = rows,
+                                     .out_columns = model->config.vocab,
+                                     .out = whole};
+  if (llama_wants(model, a.point, a.param, 0))
+    return llama_offer(model, &a);
+  memcpy(whole, local, (size_t)llama_busy(model, rows * model->layout.vocab) * sizeof *whole);
+  return LLAMA_OK;
+}
+
+/* Maxima and sums over the vocabulary, of which this process has a part. */
+static int loss_over_parts(struct llama *model, int64_t rows, const int32_t *targets, float *sums, float *nll, struct loss_totals *totals)
+{
+  struct llama_room *room = &model->room;
+  struct loss_part part = {.vocab_first = model->layout.vocab_first,
+                           .vocab = model->layout.vocab,
+                           .rows = llama_busy(model, rows),
+                           .logits = room->logits,
+                           .targets = targets,
+                           .own_max = room->shares,
+                           .max = room->shares + room->logits_rows,
+                           .pairs = room->shares + 2 * room->logits_rows};
+  uint32_t unit = llama_head_unit(model);
+  struct llama_activation a = {.point = LLAMA_POINT_LOSS_MAX,
+                               .unit = unit,
+                               .param = model->units[unit].first_param + HEAD_WEIGHT,
+                               .rows = rows,
+                               .columns = 1,
+                               .data = part.max,
+                               .out_rows = rows,
+                               .out_columns = 1,
+                               .out = part.max};
+  loss_part_maxima(model->kernels, &part);
+  int status = llama_offer(model, &a);
+  if (status != LLAMA_OK)
+    return status;
+  loss_part_pairs(&part);
+  a.point = LLAMA_POINT_LOSS_SUM;
+  a.columns = a.out_columns = 2;
+  a.data = a.out = part.pairs;
+  status = llama_offer(model, &a);
+  if (status == LLAMA_OK)
+    loss_part_finish(&part, sums, nll, totals);
+  return status;
+}
+
 static int head_rows(struct llama *model, int64_t first, int64_t rows, struct llama_forward_args *args, struct loss_totals *totals)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
-  linear_forward(rows, hidden, model->vocab, room->pass.norm + first * hidden, llama_weight(model, llama_head_unit(model), HEAD_WEIGHT),
-                 room->logits);
+  float *nll = args->nll == NULL ? NULL : args->nll + first;
+  linear_forward(llama_busy(model, rows), hidden, model->layout.vocab, room->pass.norm + first * hidden,
+                 llama_weight(model, llama_head_unit(model), HEAD_WEIGHT), room->logits);
   int status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
-  if (status != LLAMA_OK)
+  if (status == LLAMA_OK && args->logits != NULL)
+    status = llama_whole_logits(model, rows, room->logits, args->logits + first * model->config.vocab);
+  if (status != LLAMA_OK || args->targets == NULL)
     return status;
-  if (args->logits != NULL)
-    memcpy(args->logits + first * model->vocab, room->logits, (size_t)(rows * model->vocab) * sizeof *room->logits);
-  if (args->targets != NULL)
-    loss_forward(model->kernels, rows, model->vocab, room->logits, args->targets + first, room->sums + first,
-                 args->nll == NULL ? NULL : args->nll + first, totals);
+  if (room->shares != NULL)
+    return loss_over_parts(model, rows, args->targets + first, room->sums + first, nll, totals);
+  loss_forward(model->kernels, llama_busy(model, rows), model->layout.vocab, room->logits, args->targets + first, room->sums + first, nll,
+               totals);
   return LLAMA_OK;
 }
 
@@ -186,21 +239,23 @@ static int head_forward(struct llama *model, struct llama_forward_args *args)
 {
   struct llama_room *room = &model->room;
   uint32_t unit = llama_head_unit(model);
-  int64_t rows = room->pass.batch * room->pass.seq;
+  int64_t rows = args->batch * args->seq;
+  int64_t hidden = model->config.hidden;
   struct loss_totals totals = {0};
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->rms_forward((size_t)rows, (size_t)model->config.hidden, room->layers[model->config.layers - 1].out,
-                              llama_weight(model, unit, HEAD_NORM), (float)model->config.rms_eps, room->pass.norm, room->final_inv);
-  status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 0, rows, room->pass.norm);
-  if (status != LLAMA_OK)
-    return status;
+  model->kernels->rms_forward((size_t)llama_busy(model, room->pass.held), (size_t)hidden, room->layers[model->config.layers - 1].out,
+                              llama_weight(model, unit, HEAD_NORM), (float)model->config.rms_eps,
+                              room->pass.norm + room->pass.part_first * hidden, room->final_inv);
+  status = llama_gather(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 0, room->pass.norm);
   for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows)
     status = head_rows(model, first, rows - first < room->logits_rows ? rows - first : room->logits_rows, args, &totals);
+  if (status != LLAMA_OK)
+    return status;
   args->loss_sum = totals.sum;
   args->count = totals.count;
-  return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
+  return llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
 static int check_forward(struct llama *model, const struct llama_forward_args *args)
@@ -228,21 +283,21 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
   model->kept_batch = 0;
   if (status != LLAMA_OK)
     return status;
+  int64_t rows = args->batch * args->seq;
   room->pass.batch = args->batch;
-  room->pass.seq = model->dry ? 0 : args->seq;
-  model->told_rows = args->batch * args->seq;
-  int64_t rows = room->pass.batch * room->pass.seq;
+  room->pass.seq = args->seq;
   room->pass.first = 0;
-  status = llama_embed(model, rows, args->ids, room->layers[0].x);
+  llama_set_rows(&model->layout, &room->pass, 1);
+  status = llama_embed(model, &room->pass, args->ids, room->layers[0].x);
   for (int64_t layer = 0; status == LLAMA_OK && layer < model->config.layers; layer++)
     status = llama_block_forward(model, layer, &room->pass, &room->layers[layer]);
   if (status == LLAMA_OK)
     status = head_forward(model, args);
   if (status != LLAMA_OK || !args->keep)
     return status;
-  memcpy(room->ids, args->ids, (size_t)rows * sizeof *room->ids);
-  memcpy(room->targets, args->targets, (size_t)rows * sizeof *room->targets);
+  memcpy(room->ids, args->ids, (size_t)llama_busy(model, rows) * sizeof *room->ids);
+  memcpy(room->targets, args->targets, (size_t)llama_busy(model, rows) * sizeof *room->targets);
   model->kept_batch = args->batch;
-  model->kept_seq = room->pass.seq;
+  model->kept_seq = args->seq;
   return LLAMA_OK;
 }
