@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "attention.h"
-#include "kernels_gemm.h"
 #include "loss.h"
 
 /* The beta of the first write to a gradient in this backward: 1 adds, 0 overwrites. */
@@ -34,29 +33,25 @@ static int begin_unit(struct llama *model, uint32_t unit)
   return status != LLAMA_OK ? status : llama_check_unit(model, unit);
 }
 
-/* One linear layer y = x W^T of a unit. */
-struct linear {
-  uint32_t unit;
-  uint32_t nth; /* parameter of the unit */
-  int64_t in;
-  int64_t out;
-};
-
 /* dW (+)= dy^T x, then the parameter is ready. */
-static int weight_gradient(struct llama *model, struct linear linear, const float *dy, const float *x)
+static int weight_gradient(struct llama *model, struct linear linear, struct operand dy, struct operand x)
 {
   uint32_t param = model->units[linear.unit].first_param + linear.nth;
-  int64_t rows = model->kept_batch * model->kept_seq;
   if (model->grad[param] != NULL)
-    linear_backward_weight(rows, linear.in, linear.out, dy, x, grad_beta(model, param), model->grad[param]);
+    llama_linear_backward_weight(model, linear, model->kept_batch * model->kept_seq, dy, x, grad_beta(model, param));
   return grad_ready(model, param);
 }
 
 /* dx = dy W + beta dx. */
-static void input_gradient(const struct llama *model, struct linear linear, const float *dy, float beta, float *dx)
+static void input_gradient(struct llama *model, struct linear linear, struct operand dy, float beta, float *dx)
 {
-  int64_t rows = model->kept_batch * model->kept_seq;
-  linear_backward_input(rows, linear.in, linear.out, dy, llama_weight(model, linear.unit, linear.nth), beta, dx);
+  llama_linear_backward_input(model, linear, model->kept_batch * model->kept_seq, dy, beta, dx);
+}
+
+/* dx is complete: the result of its products. */
+static void input_gradient_done(const struct llama *model, int64_t columns, float *dx)
+{
+  llama_round(model, model->policy.matmul, model->kept_batch * model->kept_seq * columns, dx);
 }
 
 /* Through a norm: adds to room->dx and to the norm weight's gradient; dy in pass.branch. */
@@ -64,53 +59,56 @@ static int norm_gradient(struct llama *model, uint32_t unit, uint32_t nth, const
 {
   struct llama_room *room = &model->room;
   uint32_t param = model->units[unit].first_param + nth;
-  size_t hidden = (size_t)model->config.hidden;
-  float *grad = model->grad[param];
-  if (grad != NULL && grad_beta(model, param) == 0.0f)
-    memset(grad, 0, hidden * sizeof *grad);
-  model->kernels->rms_backward((size_t)(model->kept_batch * model->kept_seq), hidden, x, llama_weight(model, unit, nth), inv,
-                               room->pass.branch, room->dx, grad);
+  float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
+  llama_norm_backward(model, unit, nth, model->kept_batch * model->kept_seq, x, inv, room->pass.branch, room->dx, beta);
   return grad_ready(model, param);
 }
 
-/* Gradient of a branch's output: dx itself, or a copy that the hook may transform without touching the residual stream. */
-static int branch_output_gradient(struct llama *model, uint32_t unit, const float **gradient)
+/* Gradient of a branch's output: dx itself, or a copy that the hook may transform and the policy may round without touching the residual
+ * stream. */
+static int branch_output_gradient(struct llama *model, uint32_t unit, struct operand *gradient)
 {
   struct llama_room *room = &model->room;
-  int64_t rows = model->kept_batch * model->kept_seq;
-  *gradient = room->dx;
-  if (model->hooks.activation == NULL)
-    return LLAMA_OK;
-  memcpy(room->pass.branch, room->dx, (size_t)(rows * model->config.hidden) * sizeof *room->dx);
-  *gradient = room->pass.branch;
-  return llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 1, rows, room->pass.branch);
+  int64_t n = model->kept_batch * model->kept_seq * model->config.hidden;
+  int own = model->hooks.activation != NULL || model->policy.matmul != ORDO_F32;
+  if (own)
+    memcpy(room->pass.branch, room->dx, (size_t)n * sizeof *room->dx);
+  int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 1, model->kept_batch * model->kept_seq, room->pass.branch);
+  if (own)
+    llama_round(model, model->policy.matmul, n, room->pass.branch);
+  *gradient = llama_operand(model, OPERAND_DY0, n, own ? room->pass.branch : room->dx);
+  return status;
 }
 
 static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
 {
   struct llama_room *room = &model->room;
-  const struct kernels *kernels = model->kernels;
   int64_t rows = model->kept_batch * model->kept_seq;
   int64_t hidden = model->config.hidden;
   const struct linear gate = {unit, BLOCK_GATE, hidden, model->inter};
   const struct linear up = {unit, BLOCK_UP, hidden, model->inter};
   const struct linear down = {unit, BLOCK_DOWN, model->inter, hidden};
-  const float *dout;
+  struct operand dout;
   int status = branch_output_gradient(model, unit, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, down, dout, 0.0f, room->wide);
-  kernels->swiglu_backward((size_t)(rows * model->inter), b->gate, b->up, room->wide);
-  status = weight_gradient(model, down, dout, room->wide);
-  kernels->rms_apply((size_t)rows, (size_t)hidden, b->mid, llama_weight(model, unit, BLOCK_POST_NORM), b->inv_post, room->pass.norm);
+  input_gradient_done(model, model->inter, room->wide);
+  llama_swiglu_backward(model, rows * model->inter, b->gate, b->up, room->wide);
+  status = weight_gradient(model, down, dout, llama_operand(model, OPERAND_X, rows * model->inter, room->wide));
+  llama_norm_again(model, unit, BLOCK_POST_NORM, rows, b->mid, b->inv_post, room->pass.norm);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
+  struct operand dup = llama_operand(model, OPERAND_DY1, rows * model->inter, b->up);
+  struct operand dgate = llama_operand(model, OPERAND_DY2, rows * model->inter, b->gate);
   if (status == LLAMA_OK)
-    status = weight_gradient(model, up, b->up, room->pass.norm);
+    status = weight_gradient(model, up, dup, norm);
   if (status == LLAMA_OK)
-    status = weight_gradient(model, gate, b->gate, room->pass.norm);
+    status = weight_gradient(model, gate, dgate, norm);
   if (status != LLAMA_OK)
     return status;
-  input_gradient(model, gate, b->gate, 0.0f, room->pass.branch);
-  input_gradient(model, up, b->up, 1.0f, room->pass.branch);
+  input_gradient(model, gate, dgate, 0.0f, room->pass.branch);
+  input_gradient(model, up, dup, 1.0f, room->pass.branch);
+  input_gradient_done(model, hidden, room->pass.branch);
   status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post);
 }
@@ -119,17 +117,20 @@ static void rotate_back(const struct llama *model, int64_t heads, float *x)
 {
   const struct llama_pass *pass = &model->room.pass;
   int64_t half = model->config.head_dim / 2;
+  input_gradient_done(model, heads * half * 2, x);
   for (int64_t row = 0; row < model->kept_batch * model->kept_seq; row++) {
     int64_t position = row % model->kept_seq;
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, -1.0f,
                          x + row * heads * half * 2);
   }
+  input_gradient_done(model, heads * half * 2, x); /* now as an operand */
 }
 
 static void attend_backward(struct llama *model, const struct layer_buffers *b, const float *dattn)
 {
   struct llama_room *room = &model->room;
-  struct attention shape = {model->kernels, model->heads, model->kv_heads, model->config.head_dim, model->kept_seq, 0};
+  struct attention shape = {model->kernels,  model->heads, model->kv_heads,      model->config.head_dim,
+                            model->kept_seq, 0,            model->policy.matmul, model->policy.softmax};
   for (int64_t n = 0; n < model->kept_batch; n++) {
     int64_t q = n * model->kept_seq * model->q_size;
     int64_t kv = n * model->kept_seq * model->kv_size;
@@ -138,6 +139,7 @@ static void attend_backward(struct llama *model, const struct layer_buffers *b, 
   }
   rotate_back(model, model->heads, room->dq);
   rotate_back(model, model->kv_heads, room->dk);
+  input_gradient_done(model, model->kv_size, room->dv);
 }
 
 static int attention_branch_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
@@ -149,25 +151,31 @@ static int attention_branch_backward(struct llama *model, uint32_t unit, const s
   const struct linear k = {unit, BLOCK_K, hidden, model->kv_size};
   const struct linear v = {unit, BLOCK_V, hidden, model->kv_size};
   const struct linear o = {unit, BLOCK_O, model->q_size, hidden};
-  const float *dout;
+  struct operand dout;
   int status = branch_output_gradient(model, unit, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, o, dout, 0.0f, room->wide);
-  status = weight_gradient(model, o, dout, b->attn);
+  input_gradient_done(model, model->q_size, room->wide);
+  status = weight_gradient(model, o, dout, llama_operand(model, OPERAND_X, rows * model->q_size, b->attn));
   attend_backward(model, b, room->wide);
-  model->kernels->rms_apply((size_t)rows, (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM), b->inv_in, room->pass.norm);
+  llama_norm_again(model, unit, BLOCK_INPUT_NORM, rows, b->x, b->inv_in, room->pass.norm);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
+  struct operand dv = llama_operand(model, OPERAND_DY0, rows * model->kv_size, room->dv);
+  struct operand dk = llama_operand(model, OPERAND_DY1, rows * model->kv_size, room->dk);
+  struct operand dq = llama_operand(model, OPERAND_DY2, rows * model->q_size, room->dq);
   if (status == LLAMA_OK)
-    status = weight_gradient(model, v, room->dv, room->pass.norm);
+    status = weight_gradient(model, v, dv, norm);
   if (status == LLAMA_OK)
-    status = weight_gradient(model, k, room->dk, room->pass.norm);
+    status = weight_gradient(model, k, dk, norm);
   if (status == LLAMA_OK)
-    status = weight_gradient(model, q, room->dq, room->pass.norm);
+    status = weight_gradient(model, q, dq, norm);
   if (status != LLAMA_OK)
     return status;
-  input_gradient(model, q, room->dq, 0.0f, room->pass.branch);
-  input_gradient(model, k, room->dk, 1.0f, room->pass.branch);
-  input_gradient(model, v, room->dv, 1.0f, room->pass.branch);
+  input_gradient(model, q, dq, 0.0f, room->pass.branch);
+  input_gradient(model, k, dk, 1.0f, room->pass.branch);
+  input_gradient(model, v, dv, 1.0f, room->pass.branch);
+  input_gradient_done(model, hidden, room->pass.branch);
   status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in);
 }
@@ -188,21 +196,22 @@ static int block_backward(struct llama *model, int64_t layer)
 }
 
 /* Rows [first, first + rows) of the head: logits -> their gradient, its input's gradient, its share of the weight's. */
-static void head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float *grad, float beta)
+static void head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float beta)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
-  const float *weight = llama_weight(model, llama_head_unit(model), HEAD_WEIGHT);
-  const float *x = room->pass.norm + first * hidden;
+  const struct linear head = {llama_head_unit(model), HEAD_WEIGHT, hidden, model->vocab};
+  struct operand x = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
     struct loss_totals ignored = {0};
-    linear_forward(rows, hidden, model->vocab, x, weight, room->logits);
+    llama_linear_forward(model, head, rows, x, room->logits);
     loss_forward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, NULL, &ignored);
   }
   loss_backward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, factor);
-  if (grad != NULL)
-    linear_backward_weight(rows, hidden, model->vocab, room->logits, x, beta, grad);
-  linear_backward_input(rows, hidden, model->vocab, room->logits, weight, 0.0f, room->pass.branch + first * hidden);
+  llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
+  struct operand dlogits = llama_operand(model, OPERAND_DY0, rows * model->vocab, room->logits);
+  llama_linear_backward_weight(model, head, rows, dlogits, x, beta);
+  llama_linear_backward_input(model, head, rows, dlogits, 0.0f, room->pass.branch + first * hidden);
 }
 
 static int head_backward(struct llama *model, float factor)
@@ -217,11 +226,12 @@ static int head_backward(struct llama *model, float factor)
   if (status != LLAMA_OK)
     return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  model->kernels->rms_apply((size_t)rows, (size_t)hidden, x, llama_weight(model, unit, HEAD_NORM), room->final_inv, room->pass.norm);
+  llama_norm_again(model, unit, HEAD_NORM, rows, x, room->final_inv, room->pass.norm);
   for (int64_t first = 0; first < rows; first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
-    head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
+    head_rows_backward(model, first, chunk, factor, first == 0 ? beta : 1.0f);
   }
+  input_gradient_done(model, hidden, room->pass.branch);
   status = grad_ready(model, param);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 1, rows, room->pass.branch);
@@ -245,19 +255,15 @@ static int embedding_backward(struct llama *model)
 {
   struct llama_room *room = &model->room;
   int64_t rows = model->kept_batch * model->kept_seq;
-  size_t hidden = (size_t)model->config.hidden;
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
-  float *grad = model->grad[0]; /* the hook may have moved it */
+  if (status == LLAMA_OK && kernels_is_low(model->grad_dtype[0]) && model->work.keys == NULL)
+    return llama_fail(model, LLAMA_E_STATE, "the gradient of %s became 16-bit after room was reserved: reserve again", model->params[0].name);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
   if (status != LLAMA_OK)
     return status;
-  if (grad != NULL && embedding_beta(model) == 0.0f)
-    memset(grad, 0, (size_t)model->vocab * hidden * sizeof *grad);
-  for (int64_t r = 0; grad != NULL && r < rows; r++) {
-    float *row = grad + (size_t)room->ids[r] * hidden;
-    model->kernels->add(hidden, row, room->dx + (size_t)r * hidden, row);
-  }
+  if (model->grad[0] != NULL) /* the hook may have moved it */
+    llama_embedding_backward(model, rows, room->ids, room->dx, embedding_beta(model));
   status = grad_ready(model, 0);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, 0);
 }

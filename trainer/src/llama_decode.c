@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "attention.h"
-#include "kernels_gemm.h"
 
 enum { CACHE_CHUNK = 64 };
 
@@ -86,6 +85,10 @@ struct llama_cache *llama_cache_create(struct llama *model, int64_t positions)
     return NULL;
   }
   (void)layout(cache, cache->memory);
+  if (llama_work_reserve(model, CACHE_CHUNK, 0, 0) != LLAMA_OK) {
+    llama_cache_destroy(cache);
+    return NULL;
+  }
   llama_rope_tables(&model->config, positions, cache->cosine, cache->sine);
   return cache;
 }
@@ -118,12 +121,12 @@ static int decode_head(struct llama *model, struct llama_cache *cache, int64_t l
     status = llama_check_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->rms_forward(1, (size_t)hidden, cache->buffers.x + last * hidden, llama_weight(model, unit, HEAD_NORM),
-                              (float)model->config.rms_eps, cache->pass.norm, cache->buffers.inv_in);
+  llama_norm_forward(model, unit, HEAD_NORM, 1, cache->buffers.x + last * hidden, cache->pass.norm, cache->buffers.inv_in);
   status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 0, 1, cache->pass.norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(1, hidden, model->vocab, cache->pass.norm, llama_weight(model, unit, HEAD_WEIGHT), logits);
+  struct operand norm = {cache->pass.norm, NULL}; /* a single row: not worth units for matrices */
+  llama_linear_forward(model, (struct linear){unit, HEAD_WEIGHT, hidden, model->vocab}, 1, norm, logits);
   return llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
@@ -154,6 +157,8 @@ int llama_decode(struct llama *model, struct llama_cache *cache, const int32_t *
     return llama_fail(model, LLAMA_E_INVALID, "%lld more tokens: the cache holds %lld of %lld", (long long)n, (long long)cache->length,
                       (long long)cache->positions);
   int status = llama_check_ids(model, n, ids, 0);
+  if (status == LLAMA_OK)
+    status = llama_policy_ask(model);
   for (int64_t done = 0; status == LLAMA_OK && done < n; done += CACHE_CHUNK) {
     int64_t chunk = n - done < CACHE_CHUNK ? n - done : CACHE_CHUNK;
     status = decode_chunk(model, cache, ids + done, chunk, done + chunk == n ? logits : NULL);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "attention.h"
-#include "kernels_gemm.h"
 #include "loss.h"
 
 int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), uint32_t unit)
@@ -49,13 +48,10 @@ static int begin_unit(struct llama *model, uint32_t unit)
 
 int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x)
 {
-  size_t hidden = (size_t)model->config.hidden;
   int status = begin_unit(model, 0);
   if (status != LLAMA_OK)
     return status;
-  const float *table = llama_weight(model, 0, 0);
-  for (int64_t r = 0; r < rows; r++)
-    memcpy(x + (size_t)r * hidden, table + (size_t)ids[r] * hidden, hidden * sizeof *x);
+  llama_embedding_forward(model, rows, ids, x);
   status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, rows, x);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, 0);
 }
@@ -68,11 +64,14 @@ static void rotate(const struct llama *model, const struct llama_pass *pass, int
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, 1.0f,
                          x + row * heads * half * 2);
   }
+  llama_round(model, model->policy.rope, pass->batch * pass->seq * heads * half * 2, x);
+  llama_round(model, model->policy.matmul, pass->batch * pass->seq * heads * half * 2, x);
 }
 
 static void attend(const struct llama *model, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  struct attention shape = {model->kernels, model->heads, model->kv_heads, model->config.head_dim, pass->seq, pass->first};
+  struct attention shape = {model->kernels, model->heads,  model->kv_heads,      model->config.head_dim,
+                            pass->seq,      pass->first, model->policy.matmul, model->policy.softmax};
   for (int64_t n = 0; n < pass->batch; n++) {
     int64_t row = n * pass->seq;
     /* Keys and values before `first` lie in front of the buffers (decoding). */
@@ -85,21 +84,21 @@ static void attend(const struct llama *model, const struct llama_pass *pass, con
 
 static int attention_branch(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  const struct kernels *kernels = model->kernels;
   int64_t rows = pass->batch * pass->seq;
   int64_t hidden = model->config.hidden;
-  kernels->rms_forward((size_t)rows, (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM), (float)model->config.rms_eps,
-                       pass->norm, b->inv_in);
+  llama_norm_forward(model, unit, BLOCK_INPUT_NORM, rows, b->x, pass->norm, b->inv_in);
   int status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(rows, hidden, model->q_size, pass->norm, llama_weight(model, unit, BLOCK_Q), b->q);
-  linear_forward(rows, hidden, model->kv_size, pass->norm, llama_weight(model, unit, BLOCK_K), b->k);
-  linear_forward(rows, hidden, model->kv_size, pass->norm, llama_weight(model, unit, BLOCK_V), b->v);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, pass->norm);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_Q, hidden, model->q_size}, rows, norm, b->q);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_K, hidden, model->kv_size}, rows, norm, b->k);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_V, hidden, model->kv_size}, rows, norm, b->v);
   rotate(model, pass, model->heads, b->q);
   rotate(model, pass, model->kv_heads, b->k);
   attend(model, pass, b);
-  linear_forward(rows, model->q_size, hidden, b->attn, llama_weight(model, unit, BLOCK_O), pass->branch);
+  struct operand attn = llama_operand(model, OPERAND_X, rows * model->q_size, b->attn);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_O, model->q_size, hidden}, rows, attn, pass->branch);
   return llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
 }
 
@@ -111,13 +110,13 @@ static int block_inner(struct llama *model, uint32_t unit, const struct llama_pa
   int status = attention_branch(model, unit, pass, b);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->add_rms_forward((size_t)rows, (size_t)hidden, b->x, pass->branch, b->mid, llama_weight(model, unit, BLOCK_POST_NORM),
-                                  (float)model->config.rms_eps, pass->norm, b->inv_post);
+  llama_add_norm_forward(model, unit, BLOCK_POST_NORM, rows, b->x, pass->branch, b->mid, pass->norm, b->inv_post);
   status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(rows, hidden, model->inter, pass->norm, llama_weight(model, unit, BLOCK_GATE), b->gate);
-  linear_forward(rows, hidden, model->inter, pass->norm, llama_weight(model, unit, BLOCK_UP), b->up);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, pass->norm);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_GATE, hidden, model->inter}, rows, norm, b->gate);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_UP, hidden, model->inter}, rows, norm, b->up);
   return LLAMA_OK;
 }
 
@@ -126,11 +125,12 @@ static int block_outer(struct llama *model, uint32_t unit, const struct llama_pa
 {
   int64_t rows = pass->batch * pass->seq;
   int64_t hidden = model->config.hidden;
-  model->kernels->swiglu_forward((size_t)(rows * model->inter), b->gate, b->up, b->act);
-  linear_forward(rows, model->inter, hidden, b->act, llama_weight(model, unit, BLOCK_DOWN), pass->branch);
+  llama_swiglu_forward(model, rows * model->inter, b->gate, b->up, b->act);
+  struct operand act = llama_operand(model, OPERAND_X, rows * model->inter, b->act);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_DOWN, model->inter, hidden}, rows, act, pass->branch);
   int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
   if (status == LLAMA_OK)
-    model->kernels->add((size_t)(rows * hidden), b->mid, pass->branch, b->out);
+    llama_residual(model, rows * hidden, b->mid, pass->branch, b->out);
   return status;
 }
 
@@ -154,8 +154,8 @@ static void head_rows(struct llama *model, int64_t first, int64_t rows, struct l
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
-  linear_forward(rows, hidden, model->vocab, room->pass.norm + first * hidden, llama_weight(model, llama_head_unit(model), HEAD_WEIGHT),
-                 room->logits);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
+  llama_linear_forward(model, (struct linear){llama_head_unit(model), HEAD_WEIGHT, hidden, model->vocab}, rows, norm, room->logits);
   if (args->logits != NULL)
     memcpy(args->logits + first * model->vocab, room->logits, (size_t)(rows * model->vocab) * sizeof *room->logits);
   if (args->targets != NULL)
@@ -172,8 +172,7 @@ static int head_forward(struct llama *model, struct llama_forward_args *args)
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->rms_forward((size_t)rows, (size_t)model->config.hidden, room->layers[model->config.layers - 1].out,
-                              llama_weight(model, unit, HEAD_NORM), (float)model->config.rms_eps, room->pass.norm, room->final_inv);
+  llama_norm_forward(model, unit, HEAD_NORM, rows, room->layers[model->config.layers - 1].out, room->pass.norm, room->final_inv);
   status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 0, rows, room->pass.norm);
   if (status != LLAMA_OK)
     return status;
@@ -207,6 +206,8 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
   struct llama_room *room = &model->room;
   int status = check_forward(model, args);
   model->kept_batch = 0;
+  if (status == LLAMA_OK)
+    status = llama_policy_ask(model);
   if (status != LLAMA_OK)
     return status;
   int64_t rows = args->batch * args->seq;

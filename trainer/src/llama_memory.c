@@ -202,5 +202,5 @@ int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, in
   float *cosine = room.memory; /* the tables are the first piece */
   llama_rope_tables(config, seq, cosine, cosine + seq * (config->head_dim / 2));
   model->room = room;
-  return LLAMA_OK;
+  return llama_work_reserve(model, batch * seq, room.logits_rows, train);
 }
