@@ -296,8 +296,10 @@ static ordo_status switch_over(ordo_instance *instance, GPtrArray *fresh, ordo_l
         record->placement.chunks->kind == ORDO_CHUNK_RECT)
       memcpy(param->param.local_shape, record->placement.chunks->extent, sizeof param->param.local_shape);
     follows = record && ordo_leaf_follows(record, &param->root->param);
-    if (follows)
+    if (follows) {
       param->param.dtype = record->leaf.dtype;
+      param->param.grad_dtype = record->leaf.grad_dtype;
+    }
     status = point_param(model, &param->param, follows ? record->leaf.data : NULL, follows ? record->leaf.grad : NULL);
     if (status != ORDO_OK)
       return status;

@@ -62,6 +62,10 @@ typedef struct ordo_step_info {
 } ordo_step_info;
 ORDO_PIN_LAST(ordo_step_info, divide_factor);
 
+enum {
+  ORDO_CONVERT_ADD_LOW = 1u /* micro-batches add up in grad_dtype; without it the host adds 16-bit gradients up in fp32 */
+};
+
 /* A source of memory other than the job's own (a memory-mapped file). Functions may come from any thread. */
 typedef struct ordo_allocator {
   size_t struct_size;
@@ -143,7 +147,14 @@ typedef struct ordo_job {
   /* The communicator of `size` consecutive ranks of the instance's axis (coordinates k * size .. k * size + size - 1), owned by the host.
    * Collective over the mesh. Errors: INVALID (size does not divide the axis), those of start. [main] since 0.1 */
   ordo_status (*axis_part)(void *ctx, int32_t size, const ordo_comm **part);
+  /* Changes the element types of a param and its gradient to ORDO_F32, ORDO_F16 or ORDO_BF16, with all members of its tie group and
+   * their leaf. Data that exists is converted (to nearest even) into storage of the host, and the embedder is told; what does not
+   * exist yet will be loaded from fp32 and rounded. Unless ORDO_CONVERT_ADD_LOW is given, the host adds a 16-bit gradient up in fp32
+   * over the micro-batches of a step and rounds the sum once, before grad_ready of the last one. Legal in precision.convert_model and
+   * precision.initialize. Errors: STATE (another step), INVALID (type), UNSUPPORTED (the embedder computes fp32 only, or the leaf is
+   * sharded), NOMEM, those of the embedder. [main] since 0.1 */
+  ordo_status (*convert_param)(void *ctx, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
 } ordo_job;
-ORDO_PIN_LAST(ordo_job, axis_part);
+ORDO_PIN_LAST(ordo_job, convert_param);
 
 #endif
