@@ -6,14 +6,16 @@
  */
 #include "embed_private.h"
 
+#include "kernels_low.h"
 #include "pieces.h"
 
 #include <string.h>
 
-/* Storage of the leaf for weight, gradient or slot; null if there is none (yet). */
-static const float *storage_of(ordo_embed *embed, const ordo_leaf *leaf, int32_t what)
+/* Storage of the leaf for weight, gradient or slot, and its type; null if there is none (yet). The master of a weight is the weight. */
+static const void *storage_of(ordo_embed *embed, const ordo_leaf *leaf, int32_t what, ordo_dtype *dtype)
 {
   const ordo_leaf *work = leaf->master && what != ORDO_GATHER_GRADIENT ? leaf->master : leaf;
+  *dtype = what == ORDO_GATHER_WEIGHT ? work->dtype : what == ORDO_GATHER_GRADIENT ? leaf->grad_dtype : ORDO_F32;
   if (what == ORDO_GATHER_WEIGHT)
     return work->data;
   if (what == ORDO_GATHER_GRADIENT)
@@ -22,15 +24,17 @@ static const float *storage_of(ordo_embed *embed, const ordo_leaf *leaf, int32_t
   return optimizer ? optimizer->slot(optimizer->ctx, leaf, (uint32_t)what) : NULL;
 }
 
-static void copy_pieces(const ordo_leaf *leaf, const ordo_param *param, const float *storage, float *full)
+static void copy_pieces(const ordo_leaf *leaf, const ordo_param *param, const void *storage, ordo_dtype dtype, float *full)
 {
+  const struct kernels *kernels = kernels_default();
   ordo_piece_run run;
   for (uint64_t c = 0; c < leaf->placement->n_chunks; c++) {
     const ordo_chunk *chunk = &leaf->placement->chunks[c];
     if (chunk->param != param)
       continue;
     for (int64_t i = 0; ordo_piece_run_at(chunk, i, &run); i++)
-      memcpy(full + run.param_first, storage + run.leaf_first, (size_t)run.count * sizeof *full);
+      kernels_widen(kernels, dtype, (size_t)run.count, (const char *)storage + (size_t)run.leaf_first * ordo_dtype_size(dtype),
+                    full + run.param_first);
   }
 }
 
@@ -41,14 +45,14 @@ ordo_status ordo_embed_gather(ordo_embed *embed, const ordo_param *param, int32_
   memset(full, 0, (size_t)param->numel * sizeof *full);
   for (uint32_t i = 0; i < model->n_leaves; i++) {
     const ordo_leaf *leaf = model->leaves[i];
-    const float *storage = storage_of(embed, leaf, what);
-    ordo_dtype dtype = what == ORDO_GATHER_GRADIENT ? leaf->grad_dtype : leaf->dtype;
+    ordo_dtype dtype = 0;
+    const void *storage = storage_of(embed, leaf, what, &dtype);
     if (!storage || !ordo_piece_is_mine(leaf->placement, mesh))
       continue;
-    if (dtype != ORDO_F32 && !leaf->master && what < 0)
+    if (dtype != ORDO_F32 && !kernels_is_low(dtype))
       return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-GATHER", "a tensor cannot be gathered", leaf->name,
-                       "its elements are not fp32 and it has no fp32 master", "use a precision plugin with fp32 masters");
-    copy_pieces(leaf, param, storage, full);
+                       "its elements are neither fp32, bf16 nor fp16, and it has no fp32 master", "use a precision plugin with fp32 masters");
+    copy_pieces(leaf, param, storage, dtype, full);
   }
   return mesh->size > 1 ? ordo_all_reduce(mesh->world, full, param->numel, ORDO_F32, ORDO_SUM, 1.0) : ORDO_OK;
 }
