@@ -48,12 +48,6 @@ static void input_gradient(struct llama *model, struct linear linear, struct ope
   llama_linear_backward_input(model, linear, model->kept_batch * model->kept_seq, dy, beta, dx);
 }
 
-/* dx is complete: the result of its products. */
-static void input_gradient_done(const struct llama *model, int64_t columns, float *dx)
-{
-  llama_round(model, model->policy.matmul, model->kept_batch * model->kept_seq * columns, dx);
-}
-
 /* Through a norm: adds to room->dx and to the norm weight's gradient; dy in pass.branch. */
 static int norm_gradient(struct llama *model, uint32_t unit, uint32_t nth, const float *x, const float *inv)
 {
@@ -74,8 +68,7 @@ static int branch_output_gradient(struct llama *model, uint32_t unit, struct ope
   if (own)
     memcpy(room->pass.branch, room->dx, (size_t)n * sizeof *room->dx);
   int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 1, model->kept_batch * model->kept_seq, room->pass.branch);
-  if (own)
-    llama_round(model, model->policy.matmul, n, room->pass.branch);
+  llama_round(model, model->policy.matmul, own ? n : 0, room->pass.branch);
   *gradient = llama_operand(model, OPERAND_DY0, n, own ? room->pass.branch : room->dx);
   return status;
 }
@@ -93,7 +86,6 @@ static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_b
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, down, dout, 0.0f, room->wide);
-  input_gradient_done(model, model->inter, room->wide);
   llama_swiglu_backward(model, rows * model->inter, b->gate, b->up, room->wide);
   status = weight_gradient(model, down, dout, llama_operand(model, OPERAND_X, rows * model->inter, room->wide));
   llama_norm_again(model, unit, BLOCK_POST_NORM, rows, b->mid, b->inv_post, room->pass.norm);
@@ -108,22 +100,8 @@ static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_b
     return status;
   input_gradient(model, gate, dgate, 0.0f, room->pass.branch);
   input_gradient(model, up, dup, 1.0f, room->pass.branch);
-  input_gradient_done(model, hidden, room->pass.branch);
   status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post);
-}
-
-static void rotate_back(const struct llama *model, int64_t heads, float *x)
-{
-  const struct llama_pass *pass = &model->room.pass;
-  int64_t half = model->config.head_dim / 2;
-  input_gradient_done(model, heads * half * 2, x);
-  for (int64_t row = 0; row < model->kept_batch * model->kept_seq; row++) {
-    int64_t position = row % model->kept_seq;
-    model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, -1.0f,
-                         x + row * heads * half * 2);
-  }
-  input_gradient_done(model, heads * half * 2, x); /* now as an operand */
 }
 
 static void attend_backward(struct llama *model, const struct layer_buffers *b, const float *dattn)
@@ -137,9 +115,9 @@ static void attend_backward(struct llama *model, const struct layer_buffers *b, 
     attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * model->heads, dattn + q,
                        room->dq + q, room->dk + kv, room->dv + kv, room->pass.score_space);
   }
-  rotate_back(model, model->heads, room->dq);
-  rotate_back(model, model->kv_heads, room->dk);
-  input_gradient_done(model, model->kv_size, room->dv);
+  llama_rotate(model, &room->pass, model->heads, -1.0f, room->dq);
+  llama_rotate(model, &room->pass, model->kv_heads, -1.0f, room->dk);
+  llama_round(model, model->policy.matmul, model->kept_batch * model->kept_seq * model->kv_size, room->dv);
 }
 
 static int attention_branch_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
@@ -156,7 +134,7 @@ static int attention_branch_backward(struct llama *model, uint32_t unit, const s
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, o, dout, 0.0f, room->wide);
-  input_gradient_done(model, model->q_size, room->wide);
+  llama_round(model, model->policy.matmul, rows * model->q_size, room->wide);
   status = weight_gradient(model, o, dout, llama_operand(model, OPERAND_X, rows * model->q_size, b->attn));
   attend_backward(model, b, room->wide);
   llama_norm_again(model, unit, BLOCK_INPUT_NORM, rows, b->x, b->inv_in, room->pass.norm);
@@ -175,7 +153,6 @@ static int attention_branch_backward(struct llama *model, uint32_t unit, const s
   input_gradient(model, q, dq, 0.0f, room->pass.branch);
   input_gradient(model, k, dk, 1.0f, room->pass.branch);
   input_gradient(model, v, dv, 1.0f, room->pass.branch);
-  input_gradient_done(model, hidden, room->pass.branch);
   status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in);
 }
@@ -205,6 +182,7 @@ static void head_rows_backward(struct llama *model, int64_t first, int64_t rows,
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
     struct loss_totals ignored = {0};
     llama_linear_forward(model, head, rows, x, room->logits);
+    llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
     loss_forward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, NULL, &ignored);
   }
   loss_backward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, factor);
@@ -231,7 +209,6 @@ static int head_backward(struct llama *model, float factor)
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
     head_rows_backward(model, first, chunk, factor, first == 0 ? beta : 1.0f);
   }
-  input_gradient_done(model, hidden, room->pass.branch);
   status = grad_ready(model, param);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 1, rows, room->pass.branch);

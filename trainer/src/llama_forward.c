@@ -56,18 +56,6 @@ int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x)
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, 0);
 }
 
-static void rotate(const struct llama *model, const struct llama_pass *pass, int64_t heads, float *x)
-{
-  int64_t half = model->config.head_dim / 2;
-  for (int64_t row = 0; row < pass->batch * pass->seq; row++) {
-    int64_t position = pass->first + row % pass->seq;
-    model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, 1.0f,
-                         x + row * heads * half * 2);
-  }
-  llama_round(model, model->policy.rope, pass->batch * pass->seq * heads * half * 2, x);
-  llama_round(model, model->policy.matmul, pass->batch * pass->seq * heads * half * 2, x);
-}
-
 static void attend(const struct llama *model, const struct llama_pass *pass, const struct layer_buffers *b)
 {
   struct attention shape = {model->kernels, model->heads,  model->kv_heads,      model->config.head_dim,
@@ -94,8 +82,9 @@ static int attention_branch(struct llama *model, uint32_t unit, const struct lla
   llama_linear_forward(model, (struct linear){unit, BLOCK_Q, hidden, model->q_size}, rows, norm, b->q);
   llama_linear_forward(model, (struct linear){unit, BLOCK_K, hidden, model->kv_size}, rows, norm, b->k);
   llama_linear_forward(model, (struct linear){unit, BLOCK_V, hidden, model->kv_size}, rows, norm, b->v);
-  rotate(model, pass, model->heads, b->q);
-  rotate(model, pass, model->kv_heads, b->k);
+  llama_round(model, model->policy.matmul, rows * model->kv_size, b->v);
+  llama_rotate(model, pass, model->heads, 1.0f, b->q);
+  llama_rotate(model, pass, model->kv_heads, 1.0f, b->k);
   attend(model, pass, b);
   struct operand attn = llama_operand(model, OPERAND_X, rows * model->q_size, b->attn);
   llama_linear_forward(model, (struct linear){unit, BLOCK_O, model->q_size, hidden}, rows, attn, pass->branch);
@@ -130,7 +119,7 @@ static int block_outer(struct llama *model, uint32_t unit, const struct llama_pa
   llama_linear_forward(model, (struct linear){unit, BLOCK_DOWN, model->inter, hidden}, rows, act, pass->branch);
   int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
   if (status == LLAMA_OK)
-    llama_residual(model, rows * hidden, b->mid, pass->branch, b->out);
+    llama_residual(model, rows, b->mid, pass->branch, b->out);
   return status;
 }
 
@@ -156,6 +145,7 @@ static void head_rows(struct llama *model, int64_t first, int64_t rows, struct l
   int64_t hidden = model->config.hidden;
   struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
   llama_linear_forward(model, (struct linear){llama_head_unit(model), HEAD_WEIGHT, hidden, model->vocab}, rows, norm, room->logits);
+  llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
   if (args->logits != NULL)
     memcpy(args->logits + first * model->vocab, room->logits, (size_t)(rows * model->vocab) * sizeof *room->logits);
   if (args->targets != NULL)

@@ -83,7 +83,6 @@ void llama_linear_forward(struct llama *model, struct linear linear, int64_t row
   int64_t step = rows_at_once(model, linear);
   for (int64_t first = 0; first < linear.out; first += step)
     forward_rows(model, linear, first, rows_left(linear, first, step), rows, x, y);
-  llama_round(model, model->policy.matmul, rows * linear.out, y);
 }
 
 static void input_rows(struct llama *model, struct linear linear, int64_t first, int64_t n, int64_t rows, struct operand dy, float beta,

@@ -158,27 +158,29 @@ void llama_round(const struct llama *model, ordo_dtype dtype, int64_t n, float *
 /* The operand that consists of x[n], whose values the matmul type has. */
 struct operand llama_operand(struct llama *model, enum operand_slot slot, int64_t n, const float *x);
 
-/* llama_linear.c: the products. Forward's result is rounded to the matmul type. */
+/* llama_linear.c: the products. Results are not rounded: that is done by what reads them next (llama_rows.c), or by the caller. */
 void llama_linear_forward(struct llama *model, struct linear linear, int64_t rows, struct operand x, float *y);
-/* dx = dy W + beta dx, not rounded: sums of several products are rounded once, by the caller. */
+/* dx = dy W + beta dx: a sum of several products is rounded once. */
 void llama_linear_backward_input(struct llama *model, struct linear linear, int64_t rows, struct operand dy, float beta, float *dx);
 /* grad (+)= dy^T x, summed in fp32 and rounded to the gradient's own type. Nothing for a param without gradient. */
 void llama_linear_backward_weight(struct llama *model, struct linear linear, int64_t rows, struct operand dy, struct operand x, float beta);
 
 /* llama_rows.c: norms, SwiGLU and embedding, with storage of any type and the roundings of the policy. */
 void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *y, float *inv);
-/* sum = x + delta (sum may be x), then the norm of sum. */
-void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *delta, float *sum,
+/* sum = x + delta (sum may be x), then the norm of sum. delta is a result of a product. */
+void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *delta, float *sum,
                             float *y, float *inv);
 /* y again from x and inv. */
 void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *y);
-/* Adds to dx and to the weight's gradient (beta 0: overwrites it). */
-void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, const float *dy,
+/* Adds to dx and to the weight's gradient (beta 0: overwrites it). dy is a sum of products. */
+void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *dy,
                          float *dx, float beta);
-/* sum = x + delta: the residual stream. */
-void llama_residual(struct llama *model, int64_t n, const float *x, const float *delta, float *sum);
-void llama_swiglu_forward(struct llama *model, int64_t n, const float *gate, const float *up, float *act);
-/* As kernels.h; what comes out are operands of products. */
+/* sum = x + delta: the residual stream. delta is a result of a product. */
+void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum);
+/* Rotary embedding of results of products, [N, heads * head_dim]; sign -1: back. What comes out is an operand again. */
+void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t heads, float sign, float *x);
+/* As kernels.h, on results of products; what comes out are operands. */
+void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up, float *act);
 void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *up, float *grad);
 void llama_embedding_forward(struct llama *model, int64_t rows, const int32_t *ids, float *x);
 /* Adds the rows of dx to the table's gradient (beta 0: overwrites it). Each row is summed in fp32 and rounded once. */

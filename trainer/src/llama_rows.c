@@ -1,7 +1,9 @@
-/* llama_rows.c - norms, SwiGLU, residual sums and the embedding: kernels, plus storage in 16 bits and the roundings of the policy.
+/* llama_rows.c - norms, rotary embedding, SwiGLU, residual sums and the embedding: kernels, plus storage in 16 bits and the roundings of
+ * the policy.
  *
- * Outputs that products read are rounded to the matmul type here, where they are made, so that each is rounded once however many
- * products read it. In fp32 every function is the kernel and nothing else.
+ * A result of a product is rounded by the function here that reads it next, and what comes out for products is rounded to the matmul type,
+ * a few rows at a time: these values are in cache then, and a pass of its own over memory would cost several times as much. Rounding
+ * twice changes nothing, so a value that two functions read may be rounded by both. In fp32 each function is one call of the kernel.
  */
 #include "llama_model.h"
 
@@ -18,6 +20,21 @@ static const float *norm_weight(const struct llama *model, uint32_t unit, uint32
   return model->work.weight;
 }
 
+/* Rows at a time: all of them where nothing is rounded, else what stays in the first cache. */
+static int64_t rows_at_once(const struct llama *model, int64_t rows, int64_t columns)
+{
+  enum { IN_CACHE = 4096 };
+  if (model->policy.matmul == ORDO_F32 && model->policy.norm == ORDO_F32 && model->policy.elementwise == ORDO_F32 &&
+      model->policy.rope == ORDO_F32)
+    return rows;
+  return columns < IN_CACHE ? IN_CACHE / columns : 1;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+  return a < b ? a : b;
+}
+
 /* The output of a norm is an operand of products. */
 static void round_norm(const struct llama *model, int64_t rows, float *y)
 {
@@ -27,66 +44,123 @@ static void round_norm(const struct llama *model, int64_t rows, float *y)
 
 void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *y, float *inv)
 {
-  model->kernels->rms_forward((size_t)rows, (size_t)model->config.hidden, x, norm_weight(model, unit, nth), (float)model->config.rms_eps, y,
-                              inv);
-  round_norm(model, rows, y);
+  const float *weight = norm_weight(model, unit, nth);
+  int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  for (int64_t r = 0; r < rows; r += step) {
+    int64_t n = smaller(step, rows - r);
+    model->kernels->rms_forward((size_t)n, (size_t)hidden, x + r * hidden, weight, (float)model->config.rms_eps, y + r * hidden, inv + r);
+    round_norm(model, n, y + r * hidden);
+  }
 }
 
-void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *delta, float *sum,
+/* A few rows of llama_add_norm_forward. */
+static void add_norm_rows(const struct llama *model, const float *weight, int64_t n, const float *x, float *delta, float *sum, float *y,
+                          float *inv)
+{
+  size_t hidden = (size_t)model->config.hidden, rows = (size_t)n;
+  llama_round(model, model->policy.matmul, n * model->config.hidden, delta);
+  if (model->policy.elementwise == ORDO_F32) {
+    model->kernels->add_rms_forward(rows, hidden, x, delta, sum, weight, (float)model->config.rms_eps, y, inv);
+  } else { /* the norm sees the rounded sum */
+    model->kernels->add(rows * hidden, x, delta, sum);
+    llama_round(model, model->policy.elementwise, n * model->config.hidden, sum);
+    model->kernels->rms_forward(rows, hidden, sum, weight, (float)model->config.rms_eps, y, inv);
+  }
+  round_norm(model, n, y);
+}
+
+void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *delta, float *sum,
                             float *y, float *inv)
 {
-  if (model->policy.elementwise != ORDO_F32) { /* the norm sees the rounded sum */
-    llama_residual(model, rows * model->config.hidden, x, delta, sum);
-    llama_norm_forward(model, unit, nth, rows, sum, y, inv);
-    return;
-  }
-  model->kernels->add_rms_forward((size_t)rows, (size_t)model->config.hidden, x, delta, sum, norm_weight(model, unit, nth),
-                                  (float)model->config.rms_eps, y, inv);
-  round_norm(model, rows, y);
+  const float *weight = norm_weight(model, unit, nth);
+  int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  for (int64_t r = 0; r < rows; r += step)
+    add_norm_rows(model, weight, smaller(step, rows - r), x + r * hidden, delta + r * hidden, sum + r * hidden, y + r * hidden, inv + r);
 }
 
 void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *y)
 {
-  model->kernels->rms_apply((size_t)rows, (size_t)model->config.hidden, x, norm_weight(model, unit, nth), inv, y);
-  round_norm(model, rows, y);
+  const float *weight = norm_weight(model, unit, nth);
+  int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  for (int64_t r = 0; r < rows; r += step) {
+    int64_t n = smaller(step, rows - r);
+    model->kernels->rms_apply((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, y + r * hidden);
+    round_norm(model, n, y + r * hidden);
+  }
 }
 
-void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, const float *dy,
+void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *dy,
                          float *dx, float beta)
 {
+  const float *weight = norm_weight(model, unit, nth);
   uint32_t param = model->units[unit].first_param + nth;
-  size_t hidden = (size_t)model->config.hidden;
+  int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
   ordo_dtype dtype = model->grad_dtype[param];
   float *grad = dtype == ORDO_F32 || model->grad[param] == NULL ? model->grad[param] : model->work.vector;
   if (grad != NULL && beta == 0.0f)
-    memset(grad, 0, hidden * sizeof *grad);
+    memset(grad, 0, (size_t)hidden * sizeof *grad);
   else if (grad != NULL && dtype != ORDO_F32)
-    kernels_widen(model->kernels, dtype, hidden, model->grad[param], grad);
-  model->kernels->rms_backward((size_t)rows, hidden, x, norm_weight(model, unit, nth), inv, dy, dx, grad);
+    kernels_widen(model->kernels, dtype, (size_t)hidden, model->grad[param], grad);
+  for (int64_t r = 0; r < rows; r += step) {
+    int64_t n = smaller(step, rows - r);
+    llama_round(model, model->policy.matmul, n * hidden, dy + r * hidden);
+    model->kernels->rms_backward((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, dy + r * hidden, dx + r * hidden, grad);
+  }
   if (grad != NULL && dtype != ORDO_F32)
-    kernels_narrow(model->kernels, dtype, hidden, grad, model->grad[param]);
+    kernels_narrow(model->kernels, dtype, (size_t)hidden, grad, model->grad[param]);
 }
 
-void llama_residual(struct llama *model, int64_t n, const float *x, const float *delta, float *sum)
+void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum)
 {
-  model->kernels->add((size_t)n, x, delta, sum);
-  llama_round(model, model->policy.elementwise, n, sum);
+  int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  for (int64_t r = 0; r < rows; r += step) {
+    int64_t n = smaller(step, rows - r) * hidden;
+    llama_round(model, model->policy.matmul, n, delta + r * hidden);
+    model->kernels->add((size_t)n, x + r * hidden, delta + r * hidden, sum + r * hidden);
+    llama_round(model, model->policy.elementwise, n, sum + r * hidden);
+  }
 }
 
-void llama_swiglu_forward(struct llama *model, int64_t n, const float *gate, const float *up, float *act)
+void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t heads, float sign, float *x)
 {
-  model->kernels->swiglu_forward((size_t)n, gate, up, act);
-  llama_round(model, model->policy.elementwise, n, act);
-  llama_round(model, model->policy.matmul, n, act);
+  int64_t half = model->config.head_dim / 2, columns = heads * half * 2;
+  for (int64_t row = 0; row < pass->batch * pass->seq; row++, x += columns) {
+    int64_t position = pass->first + row % pass->seq;
+    llama_round(model, model->policy.matmul, columns, x);
+    model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, sign, x);
+    if (sign > 0.0f)
+      llama_round(model, model->policy.rope, columns, x);
+    llama_round(model, model->policy.matmul, columns, x);
+  }
+}
+
+void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up, float *act)
+{
+  int64_t step = rows_at_once(model, n, 1);
+  for (int64_t i = 0; i < n; i += step) {
+    int64_t part = smaller(step, n - i);
+    llama_round(model, model->policy.matmul, part, gate + i);
+    llama_round(model, model->policy.matmul, part, up + i);
+    model->kernels->swiglu_forward((size_t)part, gate + i, up + i, act + i);
+    llama_round(model, model->policy.elementwise, part, act + i);
+    llama_round(model, model->policy.matmul, part, act + i);
+  }
 }
 
 void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *up, float *grad)
 {
-  model->kernels->swiglu_backward((size_t)n, gate, up, grad);
-  llama_round(model, model->policy.elementwise, n, grad); /* as in forward: it is the activation again */
-  llama_round(model, model->policy.matmul, n, grad);
-  llama_round(model, model->policy.matmul, n, gate);
-  llama_round(model, model->policy.matmul, n, up);
+  int64_t step = rows_at_once(model, n, 1);
+  for (int64_t i = 0; i < n; i += step) {
+    int64_t part = smaller(step, n - i);
+    llama_round(model, model->policy.matmul, part, gate + i); /* where a checkpointed layer was computed again, nobody has done it */
+    llama_round(model, model->policy.matmul, part, up + i);
+    llama_round(model, model->policy.matmul, part, grad + i);
+    model->kernels->swiglu_backward((size_t)part, gate + i, up + i, grad + i);
+    llama_round(model, model->policy.elementwise, part, grad + i); /* as in forward: it is the activation again */
+    llama_round(model, model->policy.matmul, part, grad + i);
+    llama_round(model, model->policy.matmul, part, gate + i);
+    llama_round(model, model->policy.matmul, part, up + i);
+  }
 }
 
 /* ---- embedding ---- */
