@@ -136,7 +136,12 @@ int llama_block_forward(struct llama *model, int64_t layer, const struct llama_p
 
 int llama_block_again(struct llama *model, int64_t layer)
 {
-  return block_inner(model, llama_block_unit(layer), &model->room.pass, &model->room.layers[layer]);
+  const struct layer_buffers *b = &model->room.layers[layer];
+  int64_t n = model->room.pass.batch * model->room.pass.seq * model->inter;
+  int status = block_inner(model, llama_block_unit(layer), &model->room.pass, b);
+  llama_round(model, model->policy.matmul, n, b->gate); /* forward did it when it read them */
+  llama_round(model, model->policy.matmul, n, b->up);
+  return status;
 }
 
 static void head_rows(struct llama *model, int64_t first, int64_t rows, struct llama_forward_args *args, struct loss_totals *totals)

@@ -179,7 +179,7 @@ void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64
 void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum);
 /* Rotary embedding of results of products, [N, heads * head_dim]; sign -1: back. What comes out is an operand again. */
 void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t heads, float sign, float *x);
-/* As kernels.h, on results of products; what comes out are operands. */
+/* As kernels.h, on results of products (backward: on gate and up as forward left them); what comes out are operands. */
 void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up, float *act);
 void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *up, float *grad);
 void llama_embedding_forward(struct llama *model, int64_t rows, const int32_t *ids, float *x);

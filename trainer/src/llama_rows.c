@@ -152,8 +152,6 @@ void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *u
   int64_t step = rows_at_once(model, n, 1);
   for (int64_t i = 0; i < n; i += step) {
     int64_t part = smaller(step, n - i);
-    llama_round(model, model->policy.matmul, part, gate + i); /* where a checkpointed layer was computed again, nobody has done it */
-    llama_round(model, model->policy.matmul, part, up + i);
     llama_round(model, model->policy.matmul, part, grad + i);
     model->kernels->swiglu_backward((size_t)part, gate + i, up + i, grad + i);
     llama_round(model, model->policy.elementwise, part, grad + i); /* as in forward: it is the activation again */
