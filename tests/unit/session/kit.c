@@ -401,7 +401,8 @@ static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
 
 static ordo_dtype fake_op_dtype(void *data, uint32_t op)
 {
-  return op == ORDO_OP_MATMUL && ((fake_instance *)data)->knobs->fp16 ? ORDO_F16 : ORDO_F32;
+  const fake *knobs = ((fake_instance *)data)->knobs;
+  return op != ORDO_OP_MATMUL ? ORDO_F32 : knobs->fp16 ? ORDO_F16 : knobs->bf16 ? ORDO_BF16 : ORDO_F32;
 }
 
 static double fake_loss_scale(void *data, uint32_t loss_id)
@@ -623,7 +624,7 @@ static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_opt
   refresh(o);
   optimizer->ctx = o;
   optimizer->name = "sgd";
-  optimizer->flags = k->plain_factor ? 0 : ORDO_OPTIMIZER_APPLIES_FACTOR;
+  optimizer->flags = (k->plain_factor ? 0 : ORDO_OPTIMIZER_APPLIES_FACTOR) | (k->says_16_bit ? ORDO_OPTIMIZER_16_BIT : 0);
   optimizer->n_groups = 1;
   optimizer->groups = &o->group;
   optimizer->step = sgd_step;

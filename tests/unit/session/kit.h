@@ -28,7 +28,7 @@ typedef struct fake {
   gboolean only_sum;     /* reduce sums and leaves the division to the host */
   gboolean veto;         /* should_commit says no */
   gboolean masters;      /* wrap_optimizer makes masters */
-  gboolean fp16;         /* op_dtype(matmul) */
+  gboolean fp16, bf16;   /* op_dtype(matmul) */
   double scale;          /* loss scale, 0: 1 */
   gboolean overflow;     /* unscale reports one */
   gboolean drifts;       /* post_step changes a weight on rank 1 */
@@ -58,6 +58,7 @@ typedef struct kit {
 
   /* the embedder's side */
   gboolean no_tie, with_data, bad_rebind, partial_groups, twice_in_groups, frozen_optimizer, plain_factor, no_rebind;
+  gboolean says_16_bit; /* the optimizer claims to update 16-bit leaves */
   gboolean shape_from_rank;
   double lr, weight_offset;
   float *storage[8];
