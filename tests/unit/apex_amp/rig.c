@@ -267,6 +267,8 @@ static void write_gradient(rig *r, const ordo_param *param, int64_t step, int mi
   for (int64_t i = 0; i < rig_numel(p); i++) {
     float weight = get(param->dtype, param->data, i);
     float grad = (float)(rig_me + 1) * (weight - rig_target(step, micro, rig_me, p, i)) * factor;
+    if (r->still)
+      grad = 0.0f;
     if (bad && i == 3)
       grad = r->bad_value;
     put(param->grad_dtype, param->grad, i, (adds ? get(param->grad_dtype, param->grad, i) : 0.0f) + grad);

@@ -44,6 +44,7 @@ typedef struct rig {
   int64_t last_schedule;     /* step that the scheduler was told */
   int bad_rank, bad_loss;    /* whose gradient is infinite in this step (-1: nobody's), and of which loss (-1: any) */
   float bad_value;
+  int still;                 /* gradients are zero but for bad_value */
   int running_loss;
   uint32_t n_losses;         /* 0: losses are not selected; else micro-batch m belongs to loss m % n_losses */
   double last_loss;          /* sum of 0.5 * (weight - target)^2 over everything, before the last step */
