@@ -29,6 +29,9 @@ typedef struct fake {
   gboolean veto;         /* should_commit says no */
   gboolean masters;      /* wrap_optimizer makes masters */
   gboolean fp16, bf16;   /* op_dtype(matmul) */
+  ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
+  uint32_t convert_flags;
+  gboolean late;         /* unscale converts again, which is too late */
   double scale;          /* loss scale, 0: 1 */
   gboolean overflow;     /* unscale reports one */
   gboolean drifts;       /* post_step changes a weight on rank 1 */
@@ -63,6 +66,8 @@ typedef struct kit {
   double lr, weight_offset;
   float *storage[8];
   ordo_leaf *kept_leaf; /* of model_build's first optimizer view */
+  gboolean refuses_convert;
+  guint converts;
   guint rebinds, binds, optimizers, scheduler_steps;
   double last_factor;
   int64_t last_optimizer_step;
