@@ -8,9 +8,11 @@
  */
 #include "apex_amp.h"
 
-#include <ordo/half.h>
+#include <ordo/half_array.h>
 
 #include <string.h>
+
+enum { PIECE = 2048 };
 
 static int is_16_bit(ordo_dtype dtype)
 {
@@ -19,24 +21,15 @@ static int is_16_bit(ordo_dtype dtype)
 
 /* ---- arrays ---- */
 
-static void widen(ordo_dtype dtype, const uint16_t *restrict src, int64_t n, float factor, float *restrict dst)
+/* dst = src * factor, piece by piece, so that the second pass finds the piece in cache. */
+static void widen(ordo_dtype dtype, const uint16_t *src, int64_t n, float factor, float *dst)
 {
-  if (dtype == ORDO_BF16)
-    for (int64_t i = 0; i < n; i++)
-      dst[i] = ordo_f32_from_bf16(src[i]) * factor;
-  else
-    for (int64_t i = 0; i < n; i++)
-      dst[i] = ordo_f32_from_f16(src[i]) * factor;
-}
-
-static void narrow(ordo_dtype dtype, const float *restrict src, int64_t n, uint16_t *restrict dst)
-{
-  if (dtype == ORDO_BF16)
-    for (int64_t i = 0; i < n; i++)
-      dst[i] = ordo_bf16_from_f32(src[i]);
-  else
-    for (int64_t i = 0; i < n; i++)
-      dst[i] = ordo_f16_from_f32(src[i]);
+  for (int64_t i = 0; i < n; i += PIECE) {
+    int64_t part = n - i < PIECE ? n - i : PIECE;
+    ordo_half_widen(dtype, src + i, part, dst + i);
+    for (int64_t k = i; factor != 1.0f && k < i + part; k++)
+      dst[k] *= factor;
+  }
 }
 
 static int finite_16(ordo_dtype dtype, const uint16_t *x, int64_t n)
@@ -183,11 +176,11 @@ static void unscale_range(const ordo_leaf *leaf, int64_t first, int64_t n, float
     widen(leaf->grad_dtype, (const uint16_t *)leaf->grad + first, n, inverse, to + first);
   } else if (is_16_bit(leaf->grad_dtype)) {
     uint16_t *low = (uint16_t *)leaf->grad + first;
-    float buffer[1024];
-    for (int64_t i = 0; i < n && inverse != 1.0f; i += 1024) {
-      int64_t part = n - i < 1024 ? n - i : 1024;
+    float buffer[PIECE];
+    for (int64_t i = 0; i < n && inverse != 1.0f; i += PIECE) {
+      int64_t part = n - i < PIECE ? n - i : PIECE;
       widen(leaf->grad_dtype, low + i, part, inverse, buffer);
-      narrow(leaf->grad_dtype, buffer, part, low + i);
+      ordo_half_narrow(leaf->grad_dtype, buffer, part, low + i);
     }
   } else if (leaf->grad_dtype == ORDO_F32 && (to != NULL || inverse != 1.0f)) {
     const float *from = (const float *)leaf->grad + first;
@@ -219,7 +212,7 @@ void amp_copy_masters(amp *self)
   for (uint32_t i = 0; i < self->n_masters; i++) {
     const amp_master *master = &self->masters[i];
     if (master->leaf->grad_state == ORDO_GRAD_HELD && master->leaf->numel > 0)
-      narrow(master->leaf->dtype, master->data, master->leaf->numel, master->leaf->data);
+      ordo_half_narrow(master->leaf->dtype, master->data, master->leaf->numel, master->leaf->data);
   }
 }
 
@@ -253,7 +246,7 @@ void amp_write_weight(ordo_leaf *leaf, int64_t first, int64_t n, const float *sr
   if (leaf->master != NULL)
     memcpy((float *)leaf->master->data + first, src, (size_t)n * sizeof *src);
   if (is_16_bit(leaf->dtype))
-    narrow(leaf->dtype, src, n, (uint16_t *)leaf->data + first);
+    ordo_half_narrow(leaf->dtype, src, n, (uint16_t *)leaf->data + first);
   else
     memcpy((float *)leaf->data + first, src, (size_t)n * sizeof *src);
 }
