@@ -1,7 +1,7 @@
 /* apex_amp.c - the precision `apex_amp`: NVIDIA apex's opt levels, with every strategy.
  *
- * apex needs model and optimizer at once and both bare, which contradicts every strategy that shards. Here the set-up is split: the model is
- * cast early, when only whole parameters exist; masters and scaler come last, when leaves are final. That is all the difference, and it
+ * apex needs model and optimizer at once and both bare, which contradicts every strategy that shards. Here the set-up is split: the model
+ * is cast early, when only whole parameters exist; masters and scaler come last, when leaves are final. That is all the difference, and it
  * is what makes the levels work with ddp, fsdp1, fsdp2, tp and what they compose to.
  *
  * This file is the manifest, the table and the life cycle. See apex_amp.h for the rest.
@@ -19,9 +19,9 @@
 #define AMP_VERSION "0.1.0"
 
 /* Masters or a scaler: the same as amp_policy_wraps, in the words of a manifest. */
-#define AMP_WRAPS                                                                                        \
-  "opt_level in O2,O5 and cast_model_type unset and master_weights unset or "                            \
-  "opt_level in O2,O5 and cast_model_type set and cast_model_type!=f32 and master_weights unset or "     \
+#define AMP_WRAPS                                                                                    \
+  "opt_level in O2,O5 and cast_model_type unset and master_weights unset or "                        \
+  "opt_level in O2,O5 and cast_model_type set and cast_model_type!=f32 and master_weights unset or " \
   "master_weights=true or opt_level in O1,O2 and loss_scale unset or loss_scale set and loss_scale!=1"
 
 ORDO_MANIFEST(

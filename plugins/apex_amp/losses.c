@@ -1,7 +1,7 @@
 /* losses.c - the scaler of each loss, and when it has to stop. See apex_amp.h.
  *
- * Whether a step overflowed was decided by all ranks together, so all scalers move alike. After an overflow the weights are looked at, on all
- * ranks together again: NaN in a weight overflows at every scale, and halving the scale for ever would hide it.
+ * Whether a step overflowed was decided by all ranks together, so all scalers move alike. After an overflow the weights are looked at, on
+ * all ranks together again: NaN in a weight overflows at every scale, and halving the scale for ever would hide it.
  */
 #include "apex_amp.h"
 
@@ -37,8 +37,8 @@ static ordo_status give_up(amp *self, uint32_t loss_id)
   const amp_scaler *scaler = &self->scalers[loss_id];
   return amp_fail(self->job, ORDO_E_INVARIANT,
                   "look at the data and the learning rate, lower min_loss_scale, or use bf16 (O4, O5), which does not overflow",
-                  "the gradients of loss %u overflowed in %lld steps in a row at the lowest loss scale (%g): training does not go on", loss_id,
-                  (long long)scaler->stuck, amp_scaler_lowest(scaler));
+                  "the gradients of loss %u overflowed in %lld steps in a row at the lowest loss scale (%g): training does not go on",
+                  loss_id, (long long)scaler->stuck, amp_scaler_lowest(scaler));
 }
 
 ordo_status amp_update_scale(amp *self, uint32_t loss_id, int overflow)

@@ -131,7 +131,8 @@ static ordo_status make_master(amp *self, ordo_leaf *leaf)
     master->data = job->alloc(job->ctx, bytes, ORDO_MEM_OPTIMIZER);
     master->grad = job->alloc(job->ctx, bytes, ORDO_MEM_OPTIMIZER);
     if (master->data == NULL || master->grad == NULL)
-      return amp_fail(job, ORDO_E_NOMEM, "use more ranks with a sharding strategy, which shards masters as well, or a level without masters",
+      return amp_fail(job, ORDO_E_NOMEM,
+                      "use more ranks with a sharding strategy, which shards masters as well, or a level without masters",
                       "the fp32 master of '%s' needs 2 * %zu bytes", leaf->name, bytes);
     widen(leaf->dtype, leaf->data, leaf->numel, 1.0f, master->data);
   }

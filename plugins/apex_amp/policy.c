@@ -86,21 +86,21 @@ static int read_scale(const amp_request *request, double *scale, amp_problem *pr
     return 1;
   *scale = strtod(request->loss_scale, &end);
   if (end == request->loss_scale || *end != '\0' || !isfinite(*scale) || !(*scale > 0.0))
-    return refuse(problem, "write loss_scale=dynamic or a number, 128 for example", "loss_scale=%.60s is no number above 0 and not 'dynamic'",
-                  request->loss_scale);
+    return refuse(problem, "write loss_scale=dynamic or a number, 128 for example",
+                  "loss_scale=%.60s is no number above 0 and not 'dynamic'", request->loss_scale);
   return 0;
 }
 
 static int check_static(const amp_request *request, amp_problem *problem)
 {
-  const char *name = !isnan(request->min_scale)        ? "min_loss_scale"
-                     : !isnan(request->max_scale)      ? "max_loss_scale"
-                     : !isnan(request->init_scale)     ? "init_scale"
-                     : !isnan(request->growth)         ? "growth_factor"
-                     : !isnan(request->backoff)        ? "backoff_factor"
-                     : request->window != AMP_UNSET    ? "window"
-                     : request->patience != AMP_UNSET  ? "patience"
-                                                       : NULL;
+  const char *name = !isnan(request->min_scale)       ? "min_loss_scale"
+                     : !isnan(request->max_scale)     ? "max_loss_scale"
+                     : !isnan(request->init_scale)    ? "init_scale"
+                     : !isnan(request->growth)        ? "growth_factor"
+                     : !isnan(request->backoff)       ? "backoff_factor"
+                     : request->window != AMP_UNSET   ? "window"
+                     : request->patience != AMP_UNSET ? "patience"
+                                                      : NULL;
   if (name != NULL)
     return refuse(problem, "set loss_scale=dynamic, or leave it out", "%s belongs to a dynamic loss scale, and that of O%d is %s", name,
                   request->level, request->loss_scale != NULL ? request->loss_scale : "1");
@@ -111,7 +111,8 @@ static int check_dynamic(const amp_request *request, amp_problem *problem)
 {
   int bounded = !isnan(request->min_scale) || !isnan(request->max_scale);
   if (request->torch_scaler && bounded)
-    return refuse(problem, "use scaler=apex", "PyTorch's GradScaler has no %s", isnan(request->min_scale) ? "max_loss_scale" : "min_loss_scale");
+    return refuse(problem, "use scaler=apex", "PyTorch's GradScaler has no %s",
+                  isnan(request->min_scale) ? "max_loss_scale" : "min_loss_scale");
   if (!request->torch_scaler && (!isnan(request->growth) || !isnan(request->backoff)))
     return refuse(problem, "use scaler=torch, which has factors", "apex's scaler doubles and halves; %s belongs to scaler=torch",
                   isnan(request->growth) ? "backoff_factor" : "growth_factor");

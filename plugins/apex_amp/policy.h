@@ -22,10 +22,10 @@ enum { AMP_UNSET = -1 };
 
 /* Options as given. AMP_UNSET, null and NaN mean that an option was not. */
 typedef struct amp_request {
-  int level;             /* 0 .. 5 */
-  int64_t cast;          /* an ordo_dtype */
-  int64_t keep_norm;     /* 0, 1 */
-  int64_t masters;       /* 0, 1 */
+  int level;              /* 0 .. 5 */
+  int64_t cast;           /* an ordo_dtype */
+  int64_t keep_norm;      /* 0, 1 */
+  int64_t masters;        /* 0, 1 */
   const char *loss_scale; /* "dynamic" or a number */
   double init_scale, min_scale, max_scale, growth, backoff;
   int64_t window;

@@ -50,7 +50,8 @@ static ordo_status check_loss(const amp *self, uint32_t index, const state_loss 
   if (isfinite(loss->scale) && loss->scale > 0.0 && loss->counter >= 0 && loss->stuck >= 0)
     return ORDO_OK;
   return amp_fail(self->job, ORDO_E_INVALID, "take another checkpoint",
-                  "the state of apex_amp is damaged: loss %u has scale %g after %" PRId64 " clean steps", index, loss->scale, loss->counter);
+                  "the state of apex_amp is damaged: loss %u has scale %g after %" PRId64 " clean steps", index, loss->scale,
+                  loss->counter);
 }
 
 static ordo_status check_blob(const amp *self, const void *blob, size_t size)

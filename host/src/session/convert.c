@@ -42,8 +42,8 @@ void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *ds
 static ordo_status refuse(ordo_instance *instance, ordo_status status, const char *code, const char *name, const char *why,
                           const char *next)
 {
-  g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id,
-                                           instance->session->where ? instance->session->where : "outside of a step");
+  g_autofree char *where =
+      g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where ? instance->session->where : "outside of a step");
   return ordo_errors_push(ordo_session_errors(instance->session), status, code, where, why, next,
                           "the elements of '%s' cannot be converted", name);
 }

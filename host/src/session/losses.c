@@ -49,7 +49,8 @@ ordo_status ordo_losses_select(ordo_session *session, uint32_t loss_id)
   double scale;
   ordo_status status;
   if (!first && !session->tracks_losses)
-    return ordo_session_refuse(session, "ordo_session_select_loss", "before the first micro-batch of a step, and from then on between them");
+    return ordo_session_refuse(session, "ordo_session_select_loss",
+                               "before the first micro-batch of a step, and from then on between them");
   if (loss_id >= ORDO_MAX_LOSSES)
     return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-LOSS", "ordo_session_select_loss",
                             "losses are counted from 0, and there are 64 at most", "add losses up that need no scale of their own",

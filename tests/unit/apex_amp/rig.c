@@ -16,8 +16,10 @@ static const struct {
   const char *unit, *name;
   int64_t rows, columns;
   int32_t tie;
-} SHAPES[RIG_PARAMS] = {
-    {"embed", "embed.weight", 33, 5, 0}, {"block", "block.w", 7, 13, -1}, {"block", "block.norm", 13, 0, -1}, {"head", "head.weight", 33, 5, 0}};
+} SHAPES[RIG_PARAMS] = {{"embed", "embed.weight", 33, 5, 0},
+                        {"block", "block.w", 7, 13, -1},
+                        {"block", "block.norm", 13, 0, -1},
+                        {"head", "head.weight", 33, 5, 0}};
 
 int64_t rig_numel(int param)
 {
@@ -154,8 +156,8 @@ static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_opt
   rig *r = ctx;
   for (uint32_t i = 0; i < model->n_leaves; i++)
     r->leaves[i] = model->leaves[i];
-  r->group = (ordo_group){
-      .struct_size = sizeof r->group, .name = "all", .leaves = r->leaves, .n_leaves = model->n_leaves, .lr = r->options.lr};
+  r->group =
+      (ordo_group){.struct_size = sizeof r->group, .name = "all", .leaves = r->leaves, .n_leaves = model->n_leaves, .lr = r->options.lr};
   *optimizer =
       (ordo_optimizer){.struct_size = sizeof *optimizer,
                        .ctx = r,

@@ -22,7 +22,7 @@ typedef struct rig_options {
   const char *strategy, *precision; /* null: none */
   uint32_t ordered;
   double max_norm, lr;
-  int n_micro;           /* 0: 1 */
+  int n_micro; /* 0: 1 */
   uint32_t plan_flags;
   int no_convert;        /* the embedder computes fp32 only */
   int only_fp32_updates; /* the optimizer does not say ORDO_OPTIMIZER_16_BIT */
@@ -40,14 +40,14 @@ typedef struct rig {
   ordo_leaf *leaves[RIG_PARAMS];
   float storage[RIG_PARAMS][RIG_MOST];
   int created, converts, scheduler_steps;
-  int64_t last_update;       /* args->step of the optimizer */
-  int64_t last_schedule;     /* step that the scheduler was told */
-  int bad_rank, bad_loss;    /* whose gradient is infinite in this step (-1: nobody's), and of which loss (-1: any) */
+  int64_t last_update;    /* args->step of the optimizer */
+  int64_t last_schedule;  /* step that the scheduler was told */
+  int bad_rank, bad_loss; /* whose gradient is infinite in this step (-1: nobody's), and of which loss (-1: any) */
   float bad_value;
-  int still;                 /* gradients are zero but for bad_value */
+  int still; /* gradients are zero but for bad_value */
   int running_loss;
-  uint32_t n_losses;         /* 0: losses are not selected; else micro-batch m belongs to loss m % n_losses */
-  double last_loss;          /* sum of 0.5 * (weight - target)^2 over everything, before the last step */
+  uint32_t n_losses; /* 0: losses are not selected; else micro-batch m belongs to loss m % n_losses */
+  double last_loss;  /* sum of 0.5 * (weight - target)^2 over everything, before the last step */
 } rig;
 
 extern ordo_context *rig_context;

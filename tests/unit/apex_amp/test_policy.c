@@ -32,9 +32,8 @@ static void levels(void **state)
   static const struct {
     ordo_dtype stored, compute, norm;
     int masters, dynamic, wraps;
-  } rows[] = {{ORDO_F32, ORDO_F32, ORDO_F32, 0, 0, 0},   {ORDO_F32, ORDO_F16, ORDO_F32, 0, 1, 1}, {ORDO_F16, ORDO_F16, ORDO_F32, 1, 1, 1},
-              {ORDO_F16, ORDO_F16, ORDO_F16, 0, 0, 0},   {ORDO_F32, ORDO_BF16, ORDO_F32, 0, 0, 0},
-              {ORDO_BF16, ORDO_BF16, ORDO_F32, 1, 0, 1}};
+  } rows[] = {{ORDO_F32, ORDO_F32, ORDO_F32, 0, 0, 0}, {ORDO_F32, ORDO_F16, ORDO_F32, 0, 1, 1},  {ORDO_F16, ORDO_F16, ORDO_F32, 1, 1, 1},
+              {ORDO_F16, ORDO_F16, ORDO_F16, 0, 0, 0}, {ORDO_F32, ORDO_BF16, ORDO_F32, 0, 0, 0}, {ORDO_BF16, ORDO_BF16, ORDO_F32, 1, 0, 1}};
   (void)state;
   for (int l = 0; l <= 5; l++) {
     amp_request r = request(l);
@@ -109,10 +108,10 @@ typedef struct bad {
   const char *word;
 } bad;
 
-#define SET(NAME, ...)                      \
-  static void set_##NAME(amp_request *r)    \
-  {                                         \
-    __VA_ARGS__;                            \
+#define SET(NAME, ...)                   \
+  static void set_##NAME(amp_request *r) \
+  {                                      \
+    __VA_ARGS__;                         \
   }
 SET(cast_f16, r->cast = ORDO_F16)
 SET(cast_bf16, r->cast = ORDO_BF16)

@@ -129,7 +129,8 @@ static void every_level_is_its_simulation(void **state)
         ordo_step_result result;
         if (!fits(STRATEGIES[c]))
           continue;
-        rig_start(&r, &(rig_options){.strategy = STRATEGIES[c], .precision = KINDS[k].precision, .ordered = 1, .lr = 0.25, .n_micro = n_micro});
+        rig_start(&r,
+                  &(rig_options){.strategy = STRATEGIES[c], .precision = KINDS[k].precision, .ordered = 1, .lr = 0.25, .n_micro = n_micro});
         simulate_start(&s, &KINDS[k], STRATEGIES[c]);
         assert_simulated(&r, &s, 0);
         for (int step = 1; step <= 4; step++) {
@@ -267,8 +268,8 @@ static void fp32_sums_lose_nothing(void **state)
     norm[k] = result.grad_norm;
     rig_close(&r);
   }
-  /* Each gradient is rounded, the sum once more: 2^-8 relative at worst. Adding 64 of them in bf16 is off by more than ten times that of the
-   * fp32 sum. */
+  /* Each gradient is rounded, the sum once more: 2^-8 relative at worst. Adding 64 of them in bf16 is off by more than ten times that of
+   * the fp32 sum. */
   assert_true(fabs(norm[1] - norm[0]) <= 0x1p-8 * norm[0]);
   assert_true(fabs(norm[2] - norm[0]) > 4.0 * fabs(norm[1] - norm[0]));
 }

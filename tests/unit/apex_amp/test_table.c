@@ -1,4 +1,5 @@
-/* test_table.c - apex_amp's table called by hand: what a correct host never does, shards with padding, empty shards, memory that runs out. */
+/* test_table.c - apex_amp's table called by hand: what a correct host never does, shards with padding, empty shards, memory that runs out.
+ */
 #include "apex_amp.h"
 
 #include <ordo/half.h>

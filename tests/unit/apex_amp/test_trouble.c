@@ -304,8 +304,11 @@ static void a_resumed_run_counts_on(void **state)
   rig_expect_ok(ordo_session_precision_save(r.session, 0, kept, &kept_size), "save");
   assert_int_equal(ordo_session_resume_at(r.session, 0, 5, 3), ORDO_E_STATE); /* after the first step */
   rig_close(&r);
-  rig_start(&r, &(rig_options){
-                    .precision = "apex_amp:O1:window=3", .strategy = "ddp", .lr = 0.1, .plan_flags = ORDO_PLAN_RESUME, .restore = load_when_restoring});
+  rig_start(&r, &(rig_options){.precision = "apex_amp:O1:window=3",
+                               .strategy = "ddp",
+                               .lr = 0.1,
+                               .plan_flags = ORDO_PLAN_RESUME,
+                               .restore = load_when_restoring});
   assert_int_equal(ordo_session_resume_at(r.session, 0, 2, 3), ORDO_E_INVALID);
   rig_expect_error("E-RESUME-COUNTERS");
   rig_expect_ok(rig_step(&r, &result), "step");

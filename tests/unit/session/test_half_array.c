@@ -1,4 +1,5 @@
-/* test_half_array.c - arrays between fp32 and 16 bits: the bits of half.h, for every vector unit of this machine, at any length and address. */
+/* test_half_array.c - arrays between fp32 and 16 bits: the bits of half.h, for every vector unit of this machine, at any length and
+ * address. */
 #include <ordo/half_array.h>
 
 #include <setjmp.h>
@@ -18,11 +19,11 @@ typedef struct target {
 static const target *targets(size_t *n)
 {
   static const target all[] = {
-      {"chosen", ordo_half_widen, ordo_half_narrow},
-      {"portable", ordo_half_widen_portable, ordo_half_narrow_portable},
+    {"chosen", ordo_half_widen, ordo_half_narrow},
+    {"portable", ordo_half_widen_portable, ordo_half_narrow_portable},
 #if defined(__x86_64__) && defined(__GNUC__)
-      {"avx2", ordo_half_widen_avx2, ordo_half_narrow_avx2},
-      {"avx512", ordo_half_widen_avx512, ordo_half_narrow_avx512},
+    {"avx2", ordo_half_widen_avx2, ordo_half_narrow_avx2},
+    {"avx512", ordo_half_widen_avx512, ordo_half_narrow_avx512},
 #endif
   };
   *n = 2;
