@@ -113,7 +113,7 @@ static void add(ordo_session *session, ordo_param_record *root, gboolean finish)
     for (int64_t k = 0; !fresh && k < part; k++)
       buffer[k] = 0.0f;
     if (session->tracks_losses && !all_finite(buffer, part))
-      session->loss_overflow |= (guint64)1 << session->loss_id;
+      session->loss_overflow |= (guint64)1 << session->info.loss_id;
     for (int64_t k = 0; root->sum_held && k < part; k++)
       buffer[k] += sum[k];
     ordo_convert_narrow(finish ? root->param.grad_dtype : ORDO_F32, buffer, part, finish ? (void *)grad : (void *)sum);

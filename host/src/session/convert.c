@@ -8,7 +8,9 @@
  */
 #include "session.h"
 
-#include <ordo/half.h>
+#include <ordo/half_array.h>
+
+#include <string.h>
 
 static gboolean is_float(ordo_dtype dtype)
 {
@@ -17,43 +19,31 @@ static gboolean is_float(ordo_dtype dtype)
 
 void ordo_convert_widen(ordo_dtype dtype, const void *src, int64_t n, float *dst)
 {
-  const uint16_t *low = src;
-  if (dtype == ORDO_BF16)
-    for (int64_t i = 0; i < n; i++)
-      dst[i] = ordo_f32_from_bf16(low[i]);
-  else if (dtype == ORDO_F16)
-    for (int64_t i = 0; i < n; i++)
-      dst[i] = ordo_f32_from_f16(low[i]);
-  else if (dtype == ORDO_F64)
-    for (int64_t i = 0; i < n; i++)
-      dst[i] = (float)((const double *)src)[i];
+  if (dtype == ORDO_BF16 || dtype == ORDO_F16)
+    ordo_half_widen(dtype, src, n, dst);
+  else if (dtype == ORDO_F32)
+    memcpy(dst, src, (size_t)n * sizeof *dst);
   else
     for (int64_t i = 0; i < n; i++)
-      dst[i] = ((const float *)src)[i];
+      dst[i] = (float)((const double *)src)[i];
 }
 
 void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *dst)
 {
-  uint16_t *low = dst;
-  if (dtype == ORDO_BF16)
-    for (int64_t i = 0; i < n; i++)
-      low[i] = ordo_bf16_from_f32(src[i]);
-  else if (dtype == ORDO_F16)
-    for (int64_t i = 0; i < n; i++)
-      low[i] = ordo_f16_from_f32(src[i]);
-  else if (dtype == ORDO_F64)
-    for (int64_t i = 0; i < n; i++)
-      ((double *)dst)[i] = (double)src[i];
+  if (dtype == ORDO_BF16 || dtype == ORDO_F16)
+    ordo_half_narrow(dtype, src, n, dst);
+  else if (dtype == ORDO_F32)
+    memcpy(dst, src, (size_t)n * sizeof *src);
   else
     for (int64_t i = 0; i < n; i++)
-      ((float *)dst)[i] = src[i];
+      ((double *)dst)[i] = (double)src[i];
 }
 
 static ordo_status refuse(ordo_instance *instance, ordo_status status, const char *code, const char *name, const char *why,
                           const char *next)
 {
-  g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id,
-                                           instance->session->where ? instance->session->where : "outside of a step");
+  g_autofree char *where =
+      g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where ? instance->session->where : "outside of a step");
   return ordo_errors_push(ordo_session_errors(instance->session), status, code, where, why, next,
                           "the elements of '%s' cannot be converted", name);
 }

@@ -36,7 +36,7 @@ ordo_status ordo_losses_begin(ordo_session *session, double base)
   session->first_scale = session->loss_scale;
   session->loss_base = base;
   session->loss_factor = base * session->loss_scale;
-  session->loss_id = 0;
+  session->info.loss_id = 0;
   session->losses_used = 1;
   session->loss_overflow = 0;
   session->tracks_losses = FALSE;
@@ -49,7 +49,8 @@ ordo_status ordo_losses_select(ordo_session *session, uint32_t loss_id)
   double scale;
   ordo_status status;
   if (!first && !session->tracks_losses)
-    return ordo_session_refuse(session, "ordo_session_select_loss", "before the first micro-batch of a step, and from then on between them");
+    return ordo_session_refuse(session, "ordo_session_select_loss",
+                               "before the first micro-batch of a step, and from then on between them");
   if (loss_id >= ORDO_MAX_LOSSES)
     return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-LOSS", "ordo_session_select_loss",
                             "losses are counted from 0, and there are 64 at most", "add losses up that need no scale of their own",
@@ -68,7 +69,7 @@ ordo_status ordo_losses_select(ordo_session *session, uint32_t loss_id)
     ordo_accumulate_rescale(session, scale / session->loss_scale);
   session->tracks_losses = TRUE;
   session->losses_used |= (guint64)1 << loss_id;
-  session->loss_id = loss_id;
+  session->info.loss_id = loss_id;
   session->loss_scale = scale;
   session->first_scale = first ? scale : session->first_scale;
   session->loss_factor = session->loss_base * scale;

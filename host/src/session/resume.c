@@ -2,8 +2,8 @@
  *
  * Weights and optimizer state are reached through leaves and placements; a loss scaler is private to its plugin and comes as a blob.
  *
- * Guarded against: a run that goes on with the bias correction and the schedule of step 1, and a scaler state that arrives before the scaler
- * exists (which is how resuming failed where the restore ran before the initialisation).
+ * Guarded against: a run that goes on with the bias correction and the schedule of step 1, and a scaler state that arrives before the
+ * scaler exists (which is how resuming failed where the restore ran before the initialisation).
  */
 #include "session.h"
 
@@ -85,8 +85,7 @@ ordo_status ordo_session_precision_save(ordo_session *session, uint32_t model, v
                                                         "a null blob asks for the size", "give as much room as that",
                                                         "%zu bytes are needed, there is room for %zu", *size, room));
   session->where = "precision_save";
-  return ordo_session_leave(session,
-                            ordo_session_plugin_status(session, instance->plugin, ops->blob_save(instance->self, blob, *size), 0));
+  return ordo_session_leave(session, ordo_session_plugin_status(session, instance->plugin, ops->blob_save(instance->self, blob, *size), 0));
 }
 
 ordo_status ordo_session_precision_load(ordo_session *session, uint32_t model, const void *blob, size_t size, const char *version)

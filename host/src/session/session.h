@@ -209,7 +209,6 @@ struct ordo_session {
   ordo_step_info info;
   double weight, loss_factor;
   double loss_base, loss_scale, first_scale; /* factor without the scale; scale of the running and of the first loss */
-  uint32_t loss_id;                          /* of the running micro-batches */
   guint64 losses_used, loss_overflow;        /* bit per loss, this step */
   gboolean tracks_losses;                    /* the embedder selects losses in this step */
   gint64 micro_serial;

@@ -58,9 +58,12 @@ typedef struct ordo_step_info {
   int32_t is_last_micro_batch;
   int32_t evaluating;   /* 1: forward only, no gradients */
   double divide_factor; /* divide every reduced gradient by it, once: the first reducing strategy gets the weight of the
-                           whole step (counted tokens of all ranks and micro-batches), the others 1 */
+                           whole step (counted tokens of all ranks and micro-batches), the others 1; 1 for all if the loss factor
+                           divides (fp16) */
+  uint32_t loss_id;     /* loss of the running or last micro-batch; 0 unless the embedder selects losses */
+  uint32_t reserved;
 } ordo_step_info;
-ORDO_PIN_LAST(ordo_step_info, divide_factor);
+ORDO_PIN_LAST(ordo_step_info, reserved);
 
 enum {
   ORDO_CONVERT_ADD_LOW = 1u /* micro-batches add up in grad_dtype; without it the host adds 16-bit gradients up in fp32 */

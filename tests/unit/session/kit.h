@@ -28,7 +28,10 @@ typedef struct fake {
   gboolean only_sum;     /* reduce sums and leaves the division to the host */
   gboolean veto;         /* should_commit says no */
   gboolean masters;      /* wrap_optimizer makes masters */
-  gboolean fp16;         /* op_dtype(matmul) */
+  gboolean fp16, bf16;   /* op_dtype(matmul) */
+  ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
+  uint32_t convert_flags;
+  gboolean late;         /* unscale converts again, which is too late */
   double scale;          /* loss scale, 0: 1 */
   gboolean overflow;     /* unscale reports one */
   gboolean drifts;       /* post_step changes a weight on rank 1 */
@@ -58,10 +61,13 @@ typedef struct kit {
 
   /* the embedder's side */
   gboolean no_tie, with_data, bad_rebind, partial_groups, twice_in_groups, frozen_optimizer, plain_factor, no_rebind;
+  gboolean says_16_bit; /* the optimizer claims to update 16-bit leaves */
   gboolean shape_from_rank;
   double lr, weight_offset;
   float *storage[8];
   ordo_leaf *kept_leaf; /* of model_build's first optimizer view */
+  gboolean refuses_convert;
+  guint converts;
   guint rebinds, binds, optimizers, scheduler_steps;
   double last_factor;
   int64_t last_optimizer_step;
