@@ -43,7 +43,8 @@ static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model,
     for (uint32_t p = unit->first_param; status == ORDO_OK && p < unit->first_param + unit->n_params; p++) {
       const struct llama_param *param = llama_param_at(embed->llama, p);
       ordo_param_desc desc = {.struct_size = sizeof desc, .name = param->name, .dtype = ORDO_F32};
-      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay && decays(embed) ? ORDO_PARAM_DECAY : 0u);
+      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay && decays(embed) ? ORDO_PARAM_DECAY : 0u) |
+                   (param->ndim == 1 ? ORDO_PARAM_NORM : 0u);
       desc.tp_hint = param->tp_hint;
       desc.tp_block = (int32_t)param->tp_block;
       desc.tie_group = param->tie_group;
