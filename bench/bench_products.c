@@ -56,16 +56,16 @@ void __wrap_cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSP
   __real_cblas_sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-#define WRAP_BF16(NAME, KIND, TRANS_A, TRANS_B)                                                                                              \
-  int __real_##NAME(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, \
-                    int adds, float *c, int64_t ldc);                                                                                        \
-  int __wrap_##NAME(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, \
-                    int adds, float *c, int64_t ldc);                                                                                        \
-  int __wrap_##NAME(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb, \
-                    int adds, float *c, int64_t ldc)                                                                                         \
-  {                                                                                                                                          \
-    record((struct call){KIND, TRANS_A, TRANS_B, m, n, k, a, lda, b, ldb, (float)adds, c, ldc, gemm});                                       \
-    return __real_##NAME(gemm, m, n, k, a, lda, b, ldb, adds, c, ldc);                                                                       \
+#define WRAP_BF16(NAME, KIND, TRANS_A, TRANS_B)                                                                                 \
+  int __real_##NAME(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, \
+                    int64_t ldb, int adds, float *c, int64_t ldc);                                                              \
+  int __wrap_##NAME(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, \
+                    int64_t ldb, int adds, float *c, int64_t ldc);                                                              \
+  int __wrap_##NAME(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, \
+                    int64_t ldb, int adds, float *c, int64_t ldc)                                                               \
+  {                                                                                                                             \
+    record((struct call){KIND, TRANS_A, TRANS_B, m, n, k, a, lda, b, ldb, (float)adds, c, ldc, gemm});                          \
+    return __real_##NAME(gemm, m, n, k, a, lda, b, ldb, adds, c, ldc);                                                          \
   }
 WRAP_BF16(bf16_gemm_nt, BF16_NT, CblasNoTrans, CblasTrans)
 WRAP_BF16(bf16_gemm_nn, BF16_NN, CblasNoTrans, CblasNoTrans)
@@ -150,9 +150,9 @@ void bench_print_shapes(void)
       count++;
     }
     if (!seen)
-      printf("  %s %c%c %5d %5d %5d  x%4d  %8.2f ms  %6.1f GF/s\n", g->kind == SGEMM ? "fp32" : "bf16", g->trans_a == CblasTrans ? 'T' : 'N',
-             g->trans_b == CblasTrans ? 'T' : 'N', (int)g->m, (int)g->n, (int)g->k, count, seconds * 1e3,
-             flop_of(g) * count / seconds / 1e9);
+      printf("  %s %c%c %5d %5d %5d  x%4d  %8.2f ms  %6.1f GF/s\n", g->kind == SGEMM ? "fp32" : "bf16",
+             g->trans_a == CblasTrans ? 'T' : 'N', g->trans_b == CblasTrans ? 'T' : 'N', (int)g->m, (int)g->n, (int)g->k, count,
+             seconds * 1e3, flop_of(g) * count / seconds / 1e9);
   }
 }
 
@@ -164,12 +164,12 @@ static struct {
   double seconds;
 } conversions;
 
-#define TIMED(NAME, FROM, TO)                                \
+#define TIMED(NAME, FROM, TO)                                  \
   static void timed_##NAME(size_t n, const FROM *from, TO *to) \
-  {                                                          \
-    double start = bench_now();                              \
-    conversions.real->NAME(n, from, to);                     \
-    conversions.seconds += bench_now() - start;              \
+  {                                                            \
+    double start = bench_now();                                \
+    conversions.real->NAME(n, from, to);                       \
+    conversions.seconds += bench_now() - start;                \
   }
 TIMED(f32_from_bf16, uint16_t, float)
 TIMED(f32_from_f16, uint16_t, float)

@@ -6,8 +6,8 @@
  *   bench_step [--precision P] [--rounds N] [--batch B] [--seq T] [--small] [--profile]   prints the report
  *   bench_step [--precision P] --serve                      one step per input line, answers with its seconds (for peer_torch.py)
  *
- * With a precision other than fp32 an fp32 step runs before each step, and what is between the two is their ratio; the conversions of a step
- * are timed in a run of their own.
+ * With a precision other than fp32 an fp32 step runs before each step, and what is between the two is their ratio; the conversions of a
+ * step are timed in a run of their own.
  *
  * It refuses to report on a generic OpenBLAS kernel: the ratio would look good and mean nothing.
  */
@@ -35,7 +35,7 @@ struct precision {
 };
 
 static const struct precision precisions[] = {
-    {"fp32", ORDO_F32, ORDO_F32},        {"bf16", ORDO_BF16, ORDO_BF16},        {"fp16", ORDO_F16, ORDO_F16},
+    {"fp32", ORDO_F32, ORDO_F32},         {"bf16", ORDO_BF16, ORDO_BF16},      {"fp16", ORDO_F16, ORDO_F16},
     {"bf16-policy", ORDO_F32, ORDO_BF16}, {"fp16-policy", ORDO_F32, ORDO_F16}, {"bf16-storage", ORDO_BF16, ORDO_F32},
     {"fp16-storage", ORDO_F16, ORDO_F32},
 };
@@ -45,12 +45,12 @@ struct bench {
   const struct precision *precision;
   struct llama *model;
   const struct kernels *kernels;
-  void **data, **grad;     /* where the model computes */
+  void **data, **grad;      /* where the model computes */
   float **weight, **m, **v; /* the optimizer's; `weight` is `data` where that is fp32 */
   int32_t *ids, *targets;
   int64_t batch, seq;
   int64_t step;
-  int64_t n_weights, stored_bytes; /* bytes of weights and gradients of the model */
+  int64_t n_weights, stored_bytes;                          /* bytes of weights and gradients of the model */
   double forward_seconds, backward_seconds, update_seconds; /* of the last step */
 };
 

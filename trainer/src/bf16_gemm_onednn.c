@@ -106,8 +106,8 @@ static dnnl_memory_desc_t matrix(int64_t rows, int64_t columns, int64_t ld, int 
   return desc;
 }
 
-static dnnl_primitive_desc_t describe(struct bf16_gemm *gemm, const struct key *key, const dnnl_memory_desc_t *a, const dnnl_memory_desc_t *b,
-                                      const dnnl_memory_desc_t *c)
+static dnnl_primitive_desc_t describe(struct bf16_gemm *gemm, const struct key *key, const dnnl_memory_desc_t *a,
+                                      const dnnl_memory_desc_t *b, const dnnl_memory_desc_t *c)
 {
   dnnl_matmul_desc_t desc;
   dnnl_primitive_attr_t attributes = NULL;
@@ -115,7 +115,8 @@ static dnnl_primitive_desc_t describe(struct bf16_gemm *gemm, const struct key *
   dnnl_primitive_desc_t result = NULL;
   if (dnnl_primitive_attr_create(&attributes) != dnnl_success || dnnl_post_ops_create(&sum) != dnnl_success)
     goto out;
-  if (key->adds && (dnnl_post_ops_append_sum(sum, 1.0f) != dnnl_success || dnnl_primitive_attr_set_post_ops(attributes, sum) != dnnl_success))
+  if (key->adds &&
+      (dnnl_post_ops_append_sum(sum, 1.0f) != dnnl_success || dnnl_primitive_attr_set_post_ops(attributes, sum) != dnnl_success))
     goto out;
   if (dnnl_matmul_desc_init(&desc, a, b, NULL, c) != dnnl_success ||
       dnnl_primitive_desc_create(&result, &desc, attributes, gemm->engine, NULL) != dnnl_success)
@@ -222,7 +223,8 @@ static int execute(struct bf16_gemm *gemm, const struct key *key, const uint16_t
       pack(gemm, p) != 0)
     return -1;
   const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->pack != NULL ? p->packed : p->b}, {DNNL_ARG_DST, p->c}};
-  return dnnl_primitive_execute(p->matmul, gemm->stream, 3, args) == dnnl_success && dnnl_stream_wait(gemm->stream) == dnnl_success ? 0 : -1;
+  return dnnl_primitive_execute(p->matmul, gemm->stream, 3, args) == dnnl_success && dnnl_stream_wait(gemm->stream) == dnnl_success ? 0
+                                                                                                                                    : -1;
 }
 
 static int run(struct bf16_gemm *gemm, const struct key *key, const uint16_t *a, const uint16_t *b, float *c)

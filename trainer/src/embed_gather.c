@@ -51,7 +51,8 @@ ordo_status ordo_embed_gather(ordo_embed *embed, const ordo_param *param, int32_
       continue;
     if (dtype != ORDO_F32 && !kernels_is_low(dtype))
       return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-GATHER", "a tensor cannot be gathered", leaf->name,
-                       "its elements are neither fp32, bf16 nor fp16, and it has no fp32 master", "use a precision plugin with fp32 masters");
+                       "its elements are neither fp32, bf16 nor fp16, and it has no fp32 master",
+                       "use a precision plugin with fp32 masters");
     copy_pieces(leaf, param, storage, dtype, full);
   }
   return mesh->size > 1 ? ordo_all_reduce(mesh->world, full, param->numel, ORDO_F32, ORDO_SUM, 1.0) : ORDO_OK;

@@ -1,8 +1,8 @@
 /* kernels.h - elementwise and row kernels, one table per instruction set.
  *
  * kernels_impl.c is compiled once per instruction set; kernels_for picks a table at run time. Arrays are fp32 unless they are named
- * after a 16-bit format, row-major, and need no alignment. Row sums are kept in fp32 partial sums of one vector per row, so results differ between instruction sets
- * in the last bits, not between runs.
+ * after a 16-bit format, row-major, and need no alignment. Row sums are kept in fp32 partial sums of one vector per row, so results differ
+ * between instruction sets in the last bits, not between runs.
  */
 #ifndef KERNELS_H
 #define KERNELS_H

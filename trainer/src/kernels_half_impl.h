@@ -61,24 +61,66 @@ static void round_f16_plain(size_t n, const float *from, float *to)
 enum { HALF_GROUP = 16 };
 typedef __m512 half_floats;
 typedef __m256i half_bits;
-static inline half_floats half_load_f32(const float *x) { return _mm512_loadu_ps(x); }
-static inline void half_store_f32(float *x, half_floats v) { _mm512_storeu_ps(x, v); }
-static inline half_bits half_load_f16(const uint16_t *x) { return _mm256_loadu_si256((const __m256i *)(const void *)x); }
-static inline void half_store_f16(uint16_t *x, half_bits v) { _mm256_storeu_si256((__m256i *)(void *)x, v); }
-static inline half_bits half_narrow(half_floats v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-static inline half_floats half_widen(half_bits v) { return _mm512_cvtph_ps(v); }
-static inline int half_has_nan(half_floats v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0; }
+static inline half_floats half_load_f32(const float *x)
+{
+  return _mm512_loadu_ps(x);
+}
+static inline void half_store_f32(float *x, half_floats v)
+{
+  _mm512_storeu_ps(x, v);
+}
+static inline half_bits half_load_f16(const uint16_t *x)
+{
+  return _mm256_loadu_si256((const __m256i *)(const void *)x);
+}
+static inline void half_store_f16(uint16_t *x, half_bits v)
+{
+  _mm256_storeu_si256((__m256i *)(void *)x, v);
+}
+static inline half_bits half_narrow(half_floats v)
+{
+  return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline half_floats half_widen(half_bits v)
+{
+  return _mm512_cvtph_ps(v);
+}
+static inline int half_has_nan(half_floats v)
+{
+  return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0;
+}
 #elif defined(__F16C__)
 enum { HALF_GROUP = 8 };
 typedef __m256 half_floats;
 typedef __m128i half_bits;
-static inline half_floats half_load_f32(const float *x) { return _mm256_loadu_ps(x); }
-static inline void half_store_f32(float *x, half_floats v) { _mm256_storeu_ps(x, v); }
-static inline half_bits half_load_f16(const uint16_t *x) { return _mm_loadu_si128((const __m128i *)(const void *)x); }
-static inline void half_store_f16(uint16_t *x, half_bits v) { _mm_storeu_si128((__m128i *)(void *)x, v); }
-static inline half_bits half_narrow(half_floats v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
-static inline half_floats half_widen(half_bits v) { return _mm256_cvtph_ps(v); }
-static inline int half_has_nan(half_floats v) { return _mm256_movemask_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)) != 0; }
+static inline half_floats half_load_f32(const float *x)
+{
+  return _mm256_loadu_ps(x);
+}
+static inline void half_store_f32(float *x, half_floats v)
+{
+  _mm256_storeu_ps(x, v);
+}
+static inline half_bits half_load_f16(const uint16_t *x)
+{
+  return _mm_loadu_si128((const __m128i *)(const void *)x);
+}
+static inline void half_store_f16(uint16_t *x, half_bits v)
+{
+  _mm_storeu_si128((__m128i *)(void *)x, v);
+}
+static inline half_bits half_narrow(half_floats v)
+{
+  return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+}
+static inline half_floats half_widen(half_bits v)
+{
+  return _mm256_cvtph_ps(v);
+}
+static inline int half_has_nan(half_floats v)
+{
+  return _mm256_movemask_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)) != 0;
+}
 #endif
 
 #if defined(__AVX512F__) || defined(__F16C__)

@@ -107,8 +107,8 @@ static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_b
 static void attend_backward(struct llama *model, const struct layer_buffers *b, const float *dattn)
 {
   struct llama_room *room = &model->room;
-  struct attention shape = {model->kernels,  model->heads, model->kv_heads,      model->config.head_dim,
-                            model->kept_seq, 0,            model->policy.matmul, model->policy.softmax};
+  struct attention shape = {model->kernels,       model->heads,         model->kv_heads, model->config.head_dim, model->kept_seq, 0,
+                            model->policy.matmul, model->policy.softmax};
   for (int64_t n = 0; n < model->kept_batch; n++) {
     int64_t q = n * model->kept_seq * model->q_size;
     int64_t kv = n * model->kept_seq * model->kv_size;
@@ -234,7 +234,8 @@ static int embedding_backward(struct llama *model)
   int64_t rows = model->kept_batch * model->kept_seq;
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
   if (status == LLAMA_OK && kernels_is_low(model->grad_dtype[0]) && model->work.keys == NULL)
-    return llama_fail(model, LLAMA_E_STATE, "the gradient of %s became 16-bit after room was reserved: reserve again", model->params[0].name);
+    return llama_fail(model, LLAMA_E_STATE, "the gradient of %s became 16-bit after room was reserved: reserve again",
+                      model->params[0].name);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
   if (status != LLAMA_OK)

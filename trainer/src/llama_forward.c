@@ -58,8 +58,8 @@ int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x)
 
 static void attend(const struct llama *model, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  struct attention shape = {model->kernels, model->heads,  model->kv_heads,      model->config.head_dim,
-                            pass->seq,      pass->first, model->policy.matmul, model->policy.softmax};
+  struct attention shape = {model->kernels, model->heads, model->kv_heads,      model->config.head_dim,
+                            pass->seq,      pass->first,  model->policy.matmul, model->policy.softmax};
   for (int64_t n = 0; n < pass->batch; n++) {
     int64_t row = n * pass->seq;
     /* Keys and values before `first` lie in front of the buffers (decoding). */

@@ -89,8 +89,8 @@ static void input_rows(struct llama *model, struct linear linear, int64_t first,
                        float *dx)
 {
   const uint16_t *low = dy.low == NULL ? NULL : weight_rows_low(model, linear, first, n);
-  if (low != NULL && bf16_gemm_nn(model->gemm, rows, linear.in, n, dy.low + first, linear.out, low, linear.in, beta != 0.0f, dx,
-                                  linear.in) == 0)
+  if (low != NULL &&
+      bf16_gemm_nn(model->gemm, rows, linear.in, n, dy.low + first, linear.out, low, linear.in, beta != 0.0f, dx, linear.in) == 0)
     return;
   const float *w = weight_rows(model, linear, first, n);
   gemm_nn(rows, linear.in, n, dy.x + first, linear.out, w, linear.in, beta, dx, linear.in);

@@ -355,8 +355,12 @@ static void free_layer(struct layer *l)
 void low_reference_run(struct low_reference *reference, double factor)
 {
   const struct llama_config *c = reference->config;
-  struct run r = {
-      .ref = reference, .c = c, .n = reference->batch * reference->seq, .d = c->hidden, .qs = c->heads * c->head_dim, .ks = c->kv_heads * c->head_dim};
+  struct run r = {.ref = reference,
+                  .c = c,
+                  .n = reference->batch * reference->seq,
+                  .d = c->hidden,
+                  .qs = c->heads * c->head_dim,
+                  .ks = c->kv_heads * c->head_dim};
   reference->loss_sum = 0.0;
   r.layers = calloc((size_t)c->layers, sizeof *r.layers);
   r.dx = zeros(r.n * r.d);

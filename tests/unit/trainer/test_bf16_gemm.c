@@ -18,8 +18,8 @@
 enum { NT, NN, TN, KINDS };
 enum { PAD = 3 };
 
-typedef int (*product)(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b, int64_t ldb,
-                       int adds, float *c, int64_t ldc);
+typedef int (*product)(struct bf16_gemm *gemm, int64_t m, int64_t n, int64_t k, const uint16_t *a, int64_t lda, const uint16_t *b,
+                       int64_t ldb, int adds, float *c, int64_t ldc);
 
 static const product products[KINDS] = {bf16_gemm_nt, bf16_gemm_nn, bf16_gemm_tn};
 

@@ -63,8 +63,8 @@ static void run(const char *dir, JsonObject *root, const char *data, const struc
   g_autofree char *ids_file = g_strdup_printf("data/%s.ids.u16.bin", data);
   gsize size = 0;
   g_autofree uint16_t *raw = golden_bytes(dir, ids_file, &size);
-  JsonObject *expected = json_object_get_object_member(
-      json_object_get_object_member(json_object_get_object_member(root, "runs"), data), t->kind);
+  JsonObject *expected =
+      json_object_get_object_member(json_object_get_object_member(json_object_get_object_member(root, "runs"), data), t->kind);
   JsonObject *limits = json_object_get_object_member(json_object_get_object_member(root, "tolerance"), t->kind);
   g_autofree double *losses = golden_numbers(json_object_get_array_member(expected, "loss"));
   g_autofree double *norms = golden_numbers(json_object_get_array_member(expected, "grad_norm"));

@@ -30,8 +30,14 @@ static const struct llama_config odd = {.vocab = 37,
 
 enum { BATCH = 2, SEQ = 17, TOKENS = BATCH * SEQ, MOST_PARAMS = 24 };
 
-#define ALL(TYPE) {TYPE, TYPE, TYPE, TYPE, TYPE, TYPE}
-#define PRODUCTS(TYPE) {TYPE, ORDO_F32, ORDO_F32, ORDO_F32, ORDO_F32, ORDO_F32}
+#define ALL(TYPE)                      \
+  {                                    \
+    TYPE, TYPE, TYPE, TYPE, TYPE, TYPE \
+  }
+#define PRODUCTS(TYPE)                                     \
+  {                                                        \
+    TYPE, ORDO_F32, ORDO_F32, ORDO_F32, ORDO_F32, ORDO_F32 \
+  }
 
 struct row {
   const char *name;
@@ -265,8 +271,8 @@ static void check_reference(const struct row *row, int tied, int64_t logits_rows
     }
     free(wide);
   }
-  print_message("%s, tied %d: loss off by %.2g, gradients at most %.2f of their limit (%.2g)\n", row->name, tied,
-                fabs(actual / loss - 1.0), worst, limit);
+  print_message("%s, tied %d: loss off by %.2g, gradients at most %.2f of their limit (%.2g)\n", row->name, tied, fabs(actual / loss - 1.0),
+                worst, limit);
   free_gradients(m, expected);
   free_model(m);
 }
@@ -320,10 +326,10 @@ static int agrees(const struct row *row, uint32_t seed)
   return all;
 }
 
-/* A model so small that most often no sum of it is near a middle: about 1000 values are rounded, each off by about 3 u (8 terms) and hence on
- * the other side with probability 6 u / spacing, 5e-4 for fp16 and 6e-5 for bf16. So 6 of 10 (fp16) or 9 of 10 (bf16) agree with
- * the reference in all but single elements, and a quarter of 24 is missed with probability below 1e-5. A rounding that is left out, put
- * in or in another place changes about every second element of some gradient, in all 24. */
+/* A model so small that most often no sum of it is near a middle: about 1000 values are rounded, each off by about 3 u (8 terms) and hence
+ * on the other side with probability 6 u / spacing, 5e-4 for fp16 and 6e-5 for bf16. So 6 of 10 (fp16) or 9 of 10 (bf16) agree with the
+ * reference in all but single elements, and a quarter of 24 is missed with probability below 1e-5. A rounding that is left out, put in or
+ * in another place changes about every second element of some gradient, in all 24. */
 static void test_roundings_are_in_their_places(void **state)
 {
   (void)state;
@@ -568,16 +574,11 @@ static void test_large_weights_are_used_in_pieces(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_against_reference),
-      cmocka_unit_test(test_roundings_are_in_their_places),
-      cmocka_unit_test(test_logits_in_pieces),
-      cmocka_unit_test(test_against_fp32),
-      cmocka_unit_test(test_gradients_add_up),
-      cmocka_unit_test(test_checkpointing_gives_the_same_bits),
-      cmocka_unit_test(test_decoding_equals_forward),
-      cmocka_unit_test(test_generation_without_a_reservation),
-      cmocka_unit_test(test_wrong_types_are_refused),
-      cmocka_unit_test(test_large_weights_are_used_in_pieces),
+      cmocka_unit_test(test_against_reference),       cmocka_unit_test(test_roundings_are_in_their_places),
+      cmocka_unit_test(test_logits_in_pieces),        cmocka_unit_test(test_against_fp32),
+      cmocka_unit_test(test_gradients_add_up),        cmocka_unit_test(test_checkpointing_gives_the_same_bits),
+      cmocka_unit_test(test_decoding_equals_forward), cmocka_unit_test(test_generation_without_a_reservation),
+      cmocka_unit_test(test_wrong_types_are_refused), cmocka_unit_test(test_large_weights_are_used_in_pieces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
