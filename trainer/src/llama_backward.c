@@ -166,6 +166,8 @@ static int block_backward(struct llama *model, int64_t layer)
   if (status == LLAMA_OK && model->room.train == LLAMA_KEEP_INPUTS && layer + 1 < model->config.layers)
     status = llama_block_again(model, layer);
   if (status == LLAMA_OK)
+    status = llama_hook_output(model, unit, 1, model->kept_batch * model->kept_seq, model->room.dx);
+  if (status == LLAMA_OK)
     status = mlp_backward(model, unit, b);
   if (status == LLAMA_OK)
     status = attention_branch_backward(model, unit, b);
@@ -173,23 +175,28 @@ static int block_backward(struct llama *model, int64_t layer)
 }
 
 /* Rows [first, first + rows) of the head: logits -> their gradient, its input's gradient, its share of the weight's. */
-static void head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float beta)
+static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float beta)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   const struct linear head = {llama_head_unit(model), HEAD_WEIGHT, hidden, model->vocab};
   struct operand x = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
+  int status = LLAMA_OK;
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
     struct loss_totals ignored = {0};
     llama_linear_forward(model, head, rows, x, room->logits);
     llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
+    status = llama_hook_output(model, head.unit, 0, rows, room->logits);
     loss_forward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, NULL, &ignored);
   }
   loss_backward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, factor);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, head.unit, 1, rows, room->logits);
   llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
   struct operand dlogits = llama_operand(model, OPERAND_DY0, rows * model->vocab, room->logits);
   llama_linear_backward_weight(model, head, rows, dlogits, x, beta);
   llama_linear_backward_input(model, head, rows, dlogits, 0.0f, room->pass.branch + first * hidden);
+  return status;
 }
 
 static int head_backward(struct llama *model, float factor)
@@ -205,11 +212,12 @@ static int head_backward(struct llama *model, float factor)
     return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
   llama_norm_again(model, unit, HEAD_NORM, rows, x, room->final_inv, room->pass.norm);
-  for (int64_t first = 0; first < rows; first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
-    head_rows_backward(model, first, chunk, factor, first == 0 ? beta : 1.0f);
+    status = head_rows_backward(model, first, chunk, factor, first == 0 ? beta : 1.0f);
   }
-  status = grad_ready(model, param);
+  if (status == LLAMA_OK)
+    status = grad_ready(model, param);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 1, rows, room->pass.branch);
   if (status != LLAMA_OK)
@@ -236,6 +244,8 @@ static int embedding_backward(struct llama *model)
   if (status == LLAMA_OK && kernels_is_low(model->grad_dtype[0]) && model->work.keys == NULL)
     return llama_fail(model, LLAMA_E_STATE, "the gradient of %s became 16-bit after room was reserved: reserve again",
                       model->params[0].name);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, 0, 1, rows, room->dx);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
   if (status != LLAMA_OK)

@@ -128,7 +128,8 @@ static int decode_head(struct llama *model, struct llama_cache *cache, int64_t l
   struct operand norm = {cache->pass.norm, NULL}; /* a single row: not worth units for matrices */
   llama_linear_forward(model, (struct linear){unit, HEAD_WEIGHT, hidden, model->vocab}, 1, norm, logits);
   llama_round(model, model->policy.matmul, model->vocab, logits);
-  return llama_hook_unit(model, model->hooks.post_forward, unit);
+  status = llama_hook_output(model, unit, 0, 1, logits);
+  return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
 /* At most CACHE_CHUNK tokens; logits only after the last of them. */
