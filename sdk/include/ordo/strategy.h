@@ -26,7 +26,8 @@ enum {
   ORDO_ACT_LOSS_MAX = 5,     /* per-token maximum of the local logits */
   ORDO_ACT_LOSS_SUM = 6,     /* per-token sum of exp, and the target's logit */
   ORDO_ACT_NORM_INPUT = 7,   /* input of a norm: sequence parallelism */
-  ORDO_ACT_UNIT_OUTPUT = 10 /* what a unit hands on, whole and last: activations, or the logits of the last unit (in any number of pieces) */
+  ORDO_ACT_UNIT_OUTPUT =
+      10 /* what a unit hands on, whole and last: activations, or the logits of the last unit (in any number of pieces) */
 };
 
 typedef struct ordo_activation {

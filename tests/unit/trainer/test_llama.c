@@ -429,11 +429,11 @@ static void test_hooks_run_in_order(void **state)
   hooks.ctx = &trace;
   llama_set_hooks(model->llama, &hooks);
   assert_int_equal(forward_and_backward(model, &batch), LLAMA_OK);
-  assert_string_equal(trace.text, "f0 a3 a8 F0 f1 a1 a2 a1 a2 a8 F1 f2 a1 a2 a1 a2 a8 F2 f3 a4 a8 F3 "
-                                  "b3 A8 r20 A4 r19 B3 "
-                                  "b2 A8 A2 r16 r15 r14 A1 r18 A2 r13 r12 r11 r10 A1 r17 B2 "
-                                  "b1 A8 A2 r7 r6 r5 A1 r9 A2 r4 r3 r2 r1 A1 r8 B1 "
-                                  "b0 A8 A3 r0 B0 ");
+  assert_string_equal(trace.text, "f0 a3 a10 F0 f1 a1 a2 a1 a2 a10 F1 f2 a1 a2 a1 a2 a10 F2 f3 a4 a10 F3 "
+                                  "b3 A10 r20 A4 r19 B3 "
+                                  "b2 A10 A2 r16 r15 r14 A1 r18 A2 r13 r12 r11 r10 A1 r17 B2 "
+                                  "b1 A10 A2 r7 r6 r5 A1 r9 A2 r4 r3 r2 r1 A1 r8 B1 "
+                                  "b0 A10 A3 r0 B0 ");
   test_model_free(model);
 }
 
