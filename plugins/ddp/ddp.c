@@ -187,6 +187,7 @@ static void destroy(void *instance)
   if (self == NULL)
     return;
   release(self);
+  ddp_free(self->job, self->waits);
   ddp_free(self->job, self);
 }
 
@@ -236,6 +237,24 @@ static ordo_status reduce(void *instance, const ordo_step_info *info)
   return self->reducer != NULL ? ddp_reducer_reduce(self->reducer) : ORDO_OK;
 }
 
+/* Gradients are whole on every rank and their sum is reduced in place, once a step: switched on, that happens during the backward of the
+ * last micro-batch, switched off, in step.reduce. */
+static ordo_status control(void *instance, const ordo_control *control)
+{
+  ddp *self = instance;
+  const uint32_t n_units = self->job->model->n_units;
+  if (control->operation != ORDO_CONTROL_GRADIENT_SYNC)
+    return ORDO_E_NOT_FOUND;
+  if (self->waits == NULL)
+    self->waits = ddp_alloc(self->job, n_units, sizeof *self->waits);
+  if (self->waits == NULL)
+    return ORDO_E_NOMEM;
+  for (uint32_t u = 0; u < n_units; u++)
+    if (control->unit == u || control->unit == ORDO_ALL_UNITS)
+      self->waits[u] = control->value == 0;
+  return ORDO_OK;
+}
+
 static const ordo_strategy strategy = {
     .struct_size = sizeof strategy,
     .create = create,
@@ -250,6 +269,7 @@ static const ordo_strategy strategy = {
     .grad_ready = grad_ready,
     .micro_end = micro_end,
     .reduce = reduce,
+    .control = control,
 };
 
 static const void *get_extension(const char *id)

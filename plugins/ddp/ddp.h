@@ -33,6 +33,7 @@ typedef struct ddp {
   const ordo_comm *comm; /* of the instance's axis */
   ddp_options options;
   struct ddp_reducer *reducer; /* from strategy.wrap on; null when evaluating only */
+  uint8_t *waits;              /* [n_units] 1: gradients of the unit only accumulate and are reduced in step.reduce; null: of none */
 } ddp;
 
 /* Records an error with the job's host and returns `status`. */

@@ -333,6 +333,8 @@ ordo_status ddp_reducer_grad_ready(ddp_reducer *reducer, const ordo_param *param
     return ORDO_OK;
   }
   slot->used = 1;
+  if (reducer->owner->waits != NULL && reducer->owner->waits[param->unit])
+    return ORDO_OK; /* settle() says that it is ready, in step.reduce */
   set_ready(reducer, slot);
   if (!reducer->in_last)
     return ORDO_OK;

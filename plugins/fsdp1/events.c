@@ -22,26 +22,11 @@ ordo_status fsdp1_bind(void *instance, sharding_group *group, float *full, float
   return status;
 }
 
-void fsdp1_begin_step(fsdp1 *self)
+void fsdp1_begin_step(void *instance)
 {
+  fsdp1 *self = instance;
   for (uint32_t i = 0; i < self->n_items; i++)
-    self->items[i].used = 0;
-  for (uint32_t f = 0; f < self->n_flats; f++)
-    self->flats[f].held = 0;
-}
-
-/* Gradients start anew with the step, and with each micro-batch that is reduced on its own. */
-void fsdp1_begin_micro(fsdp1 *self, const ordo_step_info *info)
-{
-  const sharding_options *options = &self->options.sharding;
-  for (uint32_t f = 0; f < self->n_flats; f++)
-    self->flats[f].open = 0;
-  if (info->micro_batch > 0 && (!options->sync_each || options->replicated))
-    return;
-  for (uint32_t f = 0; f < self->n_flats; f++)
-    self->flats[f].fresh = 1;
-  for (uint32_t i = 0; i < self->n_items; i++)
-    self->items[i].written = 0;
+    self->items[i].used = self->items[i].written = 0;
 }
 
 void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param)
@@ -51,7 +36,7 @@ void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param)
     return;
   fsdp1_item *item = &self->items[index];
   item->written = item->used = 1;
-  sharding_grad_ready(self->sharding, self->flats[item->flat].group, 0);
+  sharding_grad_ready(self->flats[item->flat].group, 0);
 }
 
 /* Gaps of the alignment and the padding at the end: never written by anybody, and summed with the rest. */
@@ -66,30 +51,18 @@ static void clear_gaps(const fsdp1 *self, const fsdp1_flat_param *flat, float *g
   memset(grad + at, 0, (size_t)(flat->group->full_numel - at) * sizeof *grad);
 }
 
-void fsdp1_settle(fsdp1 *self, fsdp1_flat_param *flat)
+void fsdp1_settle(void *instance, sharding_group *group, int fresh)
 {
-  float *grad = flat->open && flat->trainable ? flat->group->full_grad : NULL;
-  flat->open = 0;
-  if (grad == NULL)
-    return;
-  if (flat->fresh)
-    clear_gaps(self, flat, grad);
-  flat->fresh = 0;
+  fsdp1 *self = instance;
+  const fsdp1_flat_param *flat = group->user;
+  if (fresh)
+    clear_gaps(self, flat, group->full_grad);
   for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
     fsdp1_item *item = &self->items[i];
-    if (!item->written)
-      memset(grad + item->offset, 0, (size_t)item->numel * sizeof *grad);
-    item->written = 1;
+    if (fresh && !item->written)
+      memset(group->full_grad + item->offset, 0, (size_t)item->numel * sizeof(float));
+    item->written = 0;
   }
-}
-
-ordo_status fsdp1_reduced(void *instance, sharding_group *group, double divided_by, int held)
-{
-  (void)instance;
-  fsdp1_flat_param *flat = group->user;
-  flat->held = held;
-  flat->divided_by = divided_by;
-  return ORDO_OK;
 }
 
 /* Is the gradient of the leaf where this plugin put it? A strategy that observes shards (ddp on another axis) takes it into its buckets. */
@@ -114,21 +87,20 @@ static float *gradient_of(const fsdp1 *self, const fsdp1_item *item, const ordo_
   return flat->group->grad_shard + ((const float *)leaf->data - flat->group->shard);
 }
 
-static ordo_status report_views(const fsdp1 *self)
+static ordo_status report_views(const fsdp1 *self, const fsdp1_flat_param *flat, double divided_by, int held)
 {
   ordo_status status = ORDO_OK;
-  for (uint32_t i = 0; status == ORDO_OK && i < self->n_items; i++) {
+  for (uint32_t i = flat->first_item; status == ORDO_OK && i < flat->first_item + flat->n_items; i++) {
     const fsdp1_item *item = &self->items[i];
-    const fsdp1_flat_param *flat = &self->flats[item->flat];
     ordo_leaf *leaf = self->job->model->leaves[self->leaf_of_item[i]];
     if (item->trainable)
-      status = report_leaf(self, leaf, gradient_of(self, item, leaf), flat->held && self->votes[i], flat->divided_by);
+      status = report_leaf(self, leaf, gradient_of(self, item, leaf), held && self->votes[i], divided_by);
   }
   return status;
 }
 
 /* One leaf for all parameters of a unit has one state: either all of them got a gradient, or none. */
-static ordo_status report_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
+static ordo_status report_flat(const fsdp1 *self, const fsdp1_flat_param *flat, double divided_by, int held)
 {
   const fsdp1_item *used = NULL, *unused = NULL;
   for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
@@ -143,20 +115,23 @@ static ordo_status report_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
         "parameter '%s' got a gradient in this step and '%s' of the same flat parameter '%s' did not; one leaf cannot skip a part",
         used->param->name, unused->param->name, flat->name);
   ordo_leaf *leaf = self->job->model->leaves[self->leaf_of_item[flat->first_item]];
-  return report_leaf(self, leaf, gradient_of(self, &self->items[flat->first_item], leaf), flat->held && used != NULL, flat->divided_by);
+  return report_leaf(self, leaf, gradient_of(self, &self->items[flat->first_item], leaf), held && used != NULL, divided_by);
 }
 
-ordo_status fsdp1_report(fsdp1 *self)
+ordo_status fsdp1_reduced(void *instance, sharding_group *group, double divided_by, int held)
 {
+  const fsdp1 *self = instance;
+  return self->options.use_orig_params ? report_views(self, group->user, divided_by, held)
+                                       : report_flat(self, group->user, divided_by, held);
+}
+
+ordo_status fsdp1_vote(void *instance)
+{
+  fsdp1 *self = instance;
   const ordo_job *job = self->job;
   for (uint32_t i = 0; i < self->n_items; i++)
     self->votes[i] = self->items[i].used;
-  ordo_status status = ordo_all_reduce(job->axis->comm, self->votes, self->n_items, ORDO_I32, ORDO_MAX, 1.0);
-  if (status == ORDO_OK && self->options.use_orig_params)
-    status = report_views(self);
-  for (uint32_t f = 0; status == ORDO_OK && !self->options.use_orig_params && f < self->n_flats; f++)
-    if (self->flats[f].n_items > 0 && self->flats[f].trainable)
-      status = report_flat(self, &self->flats[f]);
+  ordo_status status = ordo_all_reduce(sharding_sum_ranks(job), self->votes, self->n_items, ORDO_I32, ORDO_MAX, 1.0);
   for (uint32_t i = 0; status == ORDO_OK && i < self->n_ignored; i++) {
     ordo_leaf *leaf = job->model->leaves[self->ignored_leaves[i]];
     if (leaf->flags & ORDO_PARAM_REQUIRES_GRAD)

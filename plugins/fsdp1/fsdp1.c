@@ -256,87 +256,13 @@ static ordo_status estimate(void *instance, ordo_estimate *result)
   return status;
 }
 
-/* ---- step events ---- */
-
-static ordo_status step_begin(void *instance, const ordo_step_info *info)
-{
-  fsdp1 *self = instance;
-  fsdp1_begin_step(self);
-  return sharding_step_begin(self->sharding, info);
-}
-
-static ordo_status micro_begin(void *instance, const ordo_step_info *info)
-{
-  fsdp1 *self = instance;
-  fsdp1_begin_micro(self, info);
-  return sharding_micro_begin(self->sharding, info);
-}
-
-static ordo_status pre_forward(void *instance, const ordo_unit *unit)
-{
-  return sharding_pre_forward(((fsdp1 *)instance)->sharding, unit);
-}
-
-static ordo_status post_forward(void *instance, const ordo_unit *unit)
-{
-  return sharding_post_forward(((fsdp1 *)instance)->sharding, unit);
-}
-
-static ordo_status pre_backward(void *instance, const ordo_unit *unit)
-{
-  fsdp1 *self = instance;
-  sharding_group *group = sharding_group_of_unit(self->sharding, unit->index);
-  if (group != NULL)
-    ((fsdp1_flat_param *)group->user)->open = 1;
-  return sharding_pre_backward(self->sharding, unit);
-}
+/* ---- tables ---- */
 
 static ordo_status grad_ready(void *instance, const ordo_param *param)
 {
   fsdp1_grad_ready(instance, param);
   return ORDO_OK;
 }
-
-static ordo_status post_backward(void *instance, const ordo_unit *unit)
-{
-  fsdp1 *self = instance;
-  sharding_group *group = sharding_group_of_unit(self->sharding, unit->index);
-  if (group != NULL && group->units[0] == unit->index)
-    fsdp1_settle(self, group->user);
-  return sharding_post_backward(self->sharding, unit);
-}
-
-static ordo_status micro_end(void *instance, const ordo_step_info *info)
-{
-  fsdp1 *self = instance;
-  for (uint32_t f = 0; f < self->n_flats; f++)
-    fsdp1_settle(self, &self->flats[f]); /* units whose backward has not come to its end */
-  return sharding_micro_end(self->sharding, info);
-}
-
-static ordo_status reduce(void *instance, const ordo_step_info *info)
-{
-  fsdp1 *self = instance;
-  ordo_status status = sharding_reduce(self->sharding, info);
-  return status == ORDO_OK ? fsdp1_report(self) : status;
-}
-
-static ordo_status step_end(void *instance, const ordo_step_info *info)
-{
-  return sharding_step_end(((fsdp1 *)instance)->sharding, info);
-}
-
-static ordo_status eval_begin(void *instance)
-{
-  return sharding_eval_begin(((fsdp1 *)instance)->sharding);
-}
-
-static ordo_status eval_end(void *instance)
-{
-  return sharding_eval_end(((fsdp1 *)instance)->sharding);
-}
-
-/* ---- state ---- */
 
 static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
 {
@@ -348,22 +274,11 @@ static ordo_status import_chunk(void *instance, ordo_leaf *leaf, const ordo_chun
   return fsdp1_import_chunk(instance, leaf, chunk, slot, src);
 }
 
-static ordo_status gather_full(void *instance, uint32_t flags)
-{
-  return sharding_gather_full(((fsdp1 *)instance)->sharding, flags);
-}
-
-static ordo_status release_full(void *instance)
-{
-  return sharding_release_full(((fsdp1 *)instance)->sharding);
-}
-
 static const ordo_state_ops state = {
     .struct_size = sizeof state,
     .export_chunk = export_chunk,
     .import_chunk = import_chunk,
-    .gather_full = gather_full,
-    .release_full = release_full,
+    SHARDING_FULL_SCOPE,
 };
 
 static const ordo_strategy strategy = {
@@ -375,18 +290,8 @@ static const ordo_strategy strategy = {
     .wrap = wrap,
     .load_sharded = load_sharded,
     .undo = undo,
-    .step_begin = step_begin,
-    .micro_begin = micro_begin,
-    .pre_forward = pre_forward,
-    .post_forward = post_forward,
-    .pre_backward = pre_backward,
-    .post_backward = post_backward,
     .grad_ready = grad_ready,
-    .micro_end = micro_end,
-    .reduce = reduce,
-    .step_end = step_end,
-    .eval_begin = eval_begin,
-    .eval_end = eval_end,
+    SHARDING_EVENTS,
     .state = &state,
 };
 

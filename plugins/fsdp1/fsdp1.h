@@ -37,7 +37,7 @@ typedef struct fsdp1_item {
   int64_t offset;            /* in the flat parameter */
   uint32_t flat;             /* index of the flat parameter */
   int trainable;
-  int written; /* its place in the gradient buffer holds this step's gradient, or zeros */
+  int written; /* it got a gradient in this micro-batch */
   int used;    /* it got a gradient in this step, on this rank; after the vote: on any rank */
 } fsdp1_item;
 
@@ -46,19 +46,15 @@ typedef struct fsdp1_flat_param {
   char name[128];
   uint32_t first_item, n_items; /* consecutive in fsdp1.items */
   fsdp1_flat layout;
-  int trainable;     /* any item is */
-  int held;          /* it was reduced in this step */
-  double divided_by; /* its gradient, by the reduction */
-  int fresh;         /* the gradient buffer holds nothing of this step yet */
-  int open;          /* between the first pre_backward and settling */
+  int trainable; /* any item is */
   sharding_group *group;
 } fsdp1_flat_param;
 
 typedef struct fsdp1 {
+  sharding *sharding; /* first: where the events find it; from strategy.wrap on */
   const ordo_job *job;
   fsdp1_options options;
   /* from strategy.wrap on */
-  sharding *sharding;
   fsdp1_item *items; /* flat parameter by flat parameter, definition order within */
   uint32_t n_items;
   uint32_t *item_of_param; /* by index of param, UINT32_MAX for an ignored one */
@@ -95,13 +91,12 @@ void fsdp1_unwrap(fsdp1 *self);
 /* events.c */
 ordo_status fsdp1_bind(void *self, sharding_group *group, float *full, float *grad);
 ordo_status fsdp1_reduced(void *self, sharding_group *group, double divided_by, int held);
-void fsdp1_begin_step(fsdp1 *self);
-void fsdp1_begin_micro(fsdp1 *self, const ordo_step_info *info);
+void fsdp1_begin_step(void *self);
 void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param);
-/* Clears what backward has not written in the gradients of the flat parameter, so that nothing undefined is summed. */
-void fsdp1_settle(fsdp1 *self, fsdp1_flat_param *flat);
-/* Decides together which parameters got a gradient, and reports all leaves to the host. Collective. */
-ordo_status fsdp1_report(fsdp1 *self);
+/* Backward of the flat parameter has ended. Clears what it has not written in a fresh buffer, so that nothing undefined is summed. */
+void fsdp1_settle(void *self, sharding_group *group, int fresh);
+/* Decides together which parameters got a gradient. Collective. */
+ordo_status fsdp1_vote(void *self);
 
 /* load.c */
 ordo_status fsdp1_load(fsdp1 *self);

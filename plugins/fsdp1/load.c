@@ -123,8 +123,9 @@ ordo_status fsdp1_export_chunk(fsdp1 *self, const ordo_leaf *leaf, const ordo_ch
 
 ordo_status fsdp1_import_chunk(fsdp1 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
 {
-  if (chunk_numel(chunk) == 0)
-    return ORDO_OK;
+  ordo_status status = sharding_forget(self->sharding);
+  if (status != ORDO_OK || chunk_numel(chunk) == 0)
+    return status;
   float *storage = storage_of(self, leaf, slot);
   if (storage == NULL)
     return ORDO_E_STATE;

@@ -21,8 +21,9 @@ ordo_status fsdp2_bind(void *instance, sharding_group *group, float *full, float
   return status;
 }
 
-void fsdp2_begin_step(fsdp2 *self)
+void fsdp2_begin_step(void *instance)
 {
+  fsdp2 *self = instance;
   for (uint32_t i = 0; i < self->n_shards; i++)
     self->shards[i].used = 0;
 }
@@ -32,14 +33,15 @@ void fsdp2_grad_ready(fsdp2 *self, const ordo_param *param)
   fsdp2_shard *shard = &self->shards[self->shard_of_param[param->index]];
   shard->used = 1;
   if (!shard->ignored)
-    sharding_grad_ready(self->sharding, self->groups[shard->group].group, shard->piece);
+    sharding_grad_ready(self->groups[shard->group].group, shard->piece);
 }
 
-ordo_status fsdp2_vote(fsdp2 *self)
+ordo_status fsdp2_vote(void *instance)
 {
+  fsdp2 *self = instance;
   for (uint32_t i = 0; i < self->n_shards; i++)
     self->votes[i] = self->shards[i].used;
-  return ordo_all_reduce(self->job->axis->comm, self->votes, self->n_shards, ORDO_I32, ORDO_MAX, 1.0);
+  return ordo_all_reduce(sharding_sum_ranks(self->job), self->votes, self->n_shards, ORDO_I32, ORDO_MAX, 1.0);
 }
 
 /* A strategy that observes shards (ddp on another axis) has put the gradient of the leaf into its own buckets. */

@@ -40,7 +40,7 @@ ORDO_MANIFEST(
     "option=limit_all_gathers|bool|true||at most two units are gathered at a time, the root not counted\n"
     "option=param_dtype|dtype|f32|f32,bf16,f16|type of parameters in all-gathers; weights and optimizer state stay f32\n"
     "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions and between micro-batches; unset: that of param_dtype\n"
-    "option=output_dtype|dtype|f32|f32,bf16,f16|type of activations that leave a unit; only f32\n"
+    "option=output_dtype|dtype|f32|f32,bf16,f16|type of the activations that leave a group, and of their gradients; f32: left alone\n"
     "option=divide_factor|real||0.0..|divide gradients by this instead of the number of ranks; unset: the mean over all tokens\n"
     "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
     "memory\n"
@@ -154,34 +154,7 @@ static ordo_status estimate(void *instance, ordo_estimate *result)
   return status;
 }
 
-/* ---- step events ---- */
-
-static ordo_status step_begin(void *instance, const ordo_step_info *info)
-{
-  fsdp2 *self = instance;
-  fsdp2_begin_step(self);
-  return sharding_step_begin(self->sharding, info);
-}
-
-static ordo_status micro_begin(void *instance, const ordo_step_info *info)
-{
-  return sharding_micro_begin(((fsdp2 *)instance)->sharding, info);
-}
-
-static ordo_status pre_forward(void *instance, const ordo_unit *unit)
-{
-  return sharding_pre_forward(((fsdp2 *)instance)->sharding, unit);
-}
-
-static ordo_status post_forward(void *instance, const ordo_unit *unit)
-{
-  return sharding_post_forward(((fsdp2 *)instance)->sharding, unit);
-}
-
-static ordo_status pre_backward(void *instance, const ordo_unit *unit)
-{
-  return sharding_pre_backward(((fsdp2 *)instance)->sharding, unit);
-}
+/* ---- tables ---- */
 
 static ordo_status grad_ready(void *instance, const ordo_param *param)
 {
@@ -189,39 +162,10 @@ static ordo_status grad_ready(void *instance, const ordo_param *param)
   return ORDO_OK;
 }
 
-static ordo_status post_backward(void *instance, const ordo_unit *unit)
+static ordo_status activation(void *instance, const ordo_activation *activation)
 {
-  return sharding_post_backward(((fsdp2 *)instance)->sharding, unit);
+  return fsdp2_output(instance, activation);
 }
-
-static ordo_status micro_end(void *instance, const ordo_step_info *info)
-{
-  return sharding_micro_end(((fsdp2 *)instance)->sharding, info);
-}
-
-static ordo_status reduce(void *instance, const ordo_step_info *info)
-{
-  fsdp2 *self = instance;
-  ordo_status status = fsdp2_vote(self);
-  return status == ORDO_OK ? sharding_reduce(self->sharding, info) : status;
-}
-
-static ordo_status step_end(void *instance, const ordo_step_info *info)
-{
-  return sharding_step_end(((fsdp2 *)instance)->sharding, info);
-}
-
-static ordo_status eval_begin(void *instance)
-{
-  return sharding_eval_begin(((fsdp2 *)instance)->sharding);
-}
-
-static ordo_status eval_end(void *instance)
-{
-  return sharding_eval_end(((fsdp2 *)instance)->sharding);
-}
-
-/* ---- state ---- */
 
 static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
 {
@@ -233,22 +177,11 @@ static ordo_status import_chunk(void *instance, ordo_leaf *leaf, const ordo_chun
   return fsdp2_import_chunk(instance, leaf, chunk, slot, src);
 }
 
-static ordo_status gather_full(void *instance, uint32_t flags)
-{
-  return sharding_gather_full(((fsdp2 *)instance)->sharding, flags);
-}
-
-static ordo_status release_full(void *instance)
-{
-  return sharding_release_full(((fsdp2 *)instance)->sharding);
-}
-
 static const ordo_state_ops state = {
     .struct_size = sizeof state,
     .export_chunk = export_chunk,
     .import_chunk = import_chunk,
-    .gather_full = gather_full,
-    .release_full = release_full,
+    SHARDING_FULL_SCOPE,
 };
 
 static const ordo_strategy strategy = {
@@ -259,18 +192,9 @@ static const ordo_strategy strategy = {
     .estimate = estimate,
     .prepare_joint = prepare_joint,
     .undo = undo,
-    .step_begin = step_begin,
-    .micro_begin = micro_begin,
-    .pre_forward = pre_forward,
-    .post_forward = post_forward,
-    .pre_backward = pre_backward,
-    .post_backward = post_backward,
     .grad_ready = grad_ready,
-    .micro_end = micro_end,
-    .reduce = reduce,
-    .step_end = step_end,
-    .eval_begin = eval_begin,
-    .eval_end = eval_end,
+    .activation = activation,
+    SHARDING_EVENTS,
     .state = &state,
 };
 

@@ -5,6 +5,7 @@
  *   layout.c   which leaf is cut how, and every reason to refuse it
  *   joint.c    strategy.prepare_joint: model and optimizer together, all or nothing
  *   events.c   what a training step means for parameters: binding, the vote on unused ones, reports
+ *   output.c   output_dtype
  *   state.c    chunks of weights and of optimizer state
  * When to gather, to release and to reduce is decided in ../sharding, which fsdp1 uses as well.
  */
@@ -17,7 +18,8 @@
 
 typedef struct fsdp2_options {
   sharding_policy units;
-  const char *ignored; /* patterns joined with ',', or empty */
+  const char *ignored;     /* patterns joined with ',', or empty */
+  ordo_dtype output_dtype; /* what leaves a group */
   sharding_options sharding;
 } fsdp2_options;
 
@@ -47,10 +49,12 @@ typedef struct fsdp2_group {
 } fsdp2_group;
 
 typedef struct fsdp2 {
+  sharding *sharding; /* first: where the events find it; from prepare_joint on */
   const ordo_job *job;
   fsdp2_options options;
+  int outputs_seen;    /* with output_dtype: this rank was offered the output of a unit */
+  int outputs_checked; /* some rank was */
   /* from prepare_joint on */
-  sharding *sharding;
   fsdp2_shard *shards; /* [n_shards], in the order of the old leaves; new leaf i is that of shard i */
   uint32_t n_shards;
   uint32_t *shard_of_param; /* by index of param */
@@ -78,10 +82,15 @@ void fsdp2_unprepare(fsdp2 *self);
 /* events.c */
 ordo_status fsdp2_bind(void *self, sharding_group *group, float *full, float *grad);
 ordo_status fsdp2_reduced(void *self, sharding_group *group, double divided_by, int held);
-void fsdp2_begin_step(fsdp2 *self);
+void fsdp2_begin_step(void *self);
 void fsdp2_grad_ready(fsdp2 *self, const ordo_param *param);
 /* Decides together which parameters got a gradient. Collective, before leaves are reported. */
-ordo_status fsdp2_vote(fsdp2 *self);
+ordo_status fsdp2_vote(void *self);
+
+/* output.c: output_dtype. Rounds what leaves a group, and the gradient that comes back. */
+ordo_status fsdp2_output(fsdp2 *self, const ordo_activation *activation);
+/* Fails on all ranks if units ran and none was offered the outputs. Collective until one was. */
+ordo_status fsdp2_check_outputs(void *self);
 
 /* state.c */
 ordo_status fsdp2_export_chunk(fsdp2 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);

@@ -14,7 +14,14 @@ static ordo_status make_groups(fsdp2 *self)
 {
   const ordo_job *job = self->job;
   const uint32_t n_units = job->model->n_units;
-  const sharding_callbacks callbacks = {self, fsdp2_bind, fsdp2_reduced};
+  const sharding_callbacks callbacks = {
+      .self = self,
+      .bind = fsdp2_bind,
+      .reduced = fsdp2_reduced,
+      .begin_step = fsdp2_begin_step,
+      .vote = fsdp2_vote,
+      .end_pass = self->options.output_dtype != ORDO_F32 ? fsdp2_check_outputs : NULL,
+  };
   sharding_group_spec *specs = fsdp2_alloc(job, self->n_groups, sizeof *specs, ORDO_MEM_OTHER);
   sharding_piece *pieces = fsdp2_alloc(job, self->n_shards, sizeof *pieces, ORDO_MEM_OTHER);
   uint32_t *units = fsdp2_alloc(job, n_units, sizeof *units, ORDO_MEM_OTHER), n = 0, piece = 0, used = 0;
@@ -58,7 +65,7 @@ static void describe_shard(const fsdp2 *self, const fsdp2_shard *shard, ordo_lea
   spec->data = group->shard + shard->shard_offset;
   spec->grad = shard->trainable ? group->grad_shard + shard->shard_offset : NULL;
   spec->placement.data[axis] = ORDO_SHARD;
-  spec->placement.grad_partial[axis] = 1;
+  sharding_place_gradient(self->job, &spec->placement);
   spec->placement.n_chunks = 0;
   spec->placement.chunks = NULL;
   if (spec->numel == 0)

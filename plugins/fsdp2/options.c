@@ -36,6 +36,7 @@ void fsdp2_read_options(fsdp2 *self)
   options->sync_each = sharding_option_int(self->job, "no_sync", 1) == 0;
   options->param_dtype = (ordo_dtype)sharding_option_int(self->job, "param_dtype", ORDO_F32);
   options->reduce_dtype = (ordo_dtype)sharding_option_int(self->job, "reduce_dtype", (int64_t)options->param_dtype);
+  self->options.output_dtype = (ordo_dtype)sharding_option_int(self->job, "output_dtype", ORDO_F32);
   double factor = 0.0;
   if (self->job->option_real(self->job->ctx, "divide_factor", &factor) == ORDO_OK)
     options->divide_ratio = factor / self->job->axis->size;
@@ -63,7 +64,6 @@ static ordo_status check_reshard(const fsdp2 *self)
 ordo_status fsdp2_check_options(const fsdp2 *self)
 {
   const char *offload = sharding_option_text(self->job, "offload"), *directory = sharding_option_text(self->job, "offload_dir");
-  const ordo_dtype output = (ordo_dtype)sharding_option_int(self->job, "output_dtype", ORDO_F32);
   const int disk = strcmp(offload, "disk") == 0;
   if (disk != (directory[0] != '\0'))
     return refuse(self, "write fsdp2:offload=disk:DIR with a directory on a real disk, or leave both out",
@@ -72,8 +72,5 @@ ordo_status fsdp2_check_options(const fsdp2 *self)
     return refuse(self, "write fsdp2:units=class:unit_classes=LlamaBlock", "units=class without unit_classes");
   if (self->options.units.kind == SHARDING_UNITS_LIST && self->options.units.patterns[0] == '\0')
     return refuse(self, "write fsdp2:units=list:unit_list=model.layers.*", "units=list without unit_list");
-  if (output != ORDO_F32)
-    return sharding_fail(self->job, ORDO_E_UNSUPPORTED, "leave output_dtype out: activations between units are what the program computes",
-                         "output_dtype is not f32: the activations of units belong to the program, which passes them on in f32");
   return check_reshard(self);
 }

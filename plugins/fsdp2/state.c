@@ -84,5 +84,6 @@ ordo_status fsdp2_export_chunk(fsdp2 *self, const ordo_leaf *leaf, const ordo_ch
 
 ordo_status fsdp2_import_chunk(fsdp2 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
 {
-  return move(self, leaf, chunk, slot, (float *)(uintptr_t)src, 0);
+  ordo_status status = sharding_forget(self->sharding);
+  return status == ORDO_OK ? move(self, leaf, chunk, slot, (float *)(uintptr_t)src, 0) : status;
 }

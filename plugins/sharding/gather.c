@@ -7,11 +7,23 @@
 
 #include <string.h>
 
+int sharding_reshards(const sharding *s, const sharding_group *group)
+{
+  const int own = group->run->reshard_after_forward;
+  return own != ORDO_CONTROL_RULE ? own : s->options.reshard_after_forward && !group->is_root;
+}
+
+/* What is kept on purpose is bounded by nothing, so it leaves the places to the others. */
+int sharding_takes_place(const sharding *s, const sharding_group *group)
+{
+  return !s->options.replicated && !group->is_root && sharding_reshards(s, group) && group->run->reshard_after_backward != 0;
+}
+
 uint32_t sharding_live(const sharding *s)
 {
   uint32_t n = 0;
   for (uint32_t i = 0; i < s->n_groups; i++)
-    n += !s->groups[i].is_root && s->groups[i].state != SHARDING_SHARDED;
+    n += sharding_takes_place(s, &s->groups[i]) && s->groups[i].state != SHARDING_SHARDED;
   return n;
 }
 
@@ -186,15 +198,6 @@ ordo_status sharding_unshard(sharding *s, sharding_group *group, int wait)
   return status == ORDO_OK && wait && !group->run->bound ? sharding_bind(s, group) : status;
 }
 
-/* What must not be released while it is in use is not. */
-ordo_status sharding_reshard(sharding *s, sharding_group *group)
-{
-  if (group->run->in_backward)
-    return sharding_fail(s->job, ORDO_E_STATE, "reshard it after post_backward of its last unit",
-                         "group '%s' is in its backward and cannot be released", group->name);
-  return sharding_release(s, group);
-}
-
 ordo_status sharding_after_forward(sharding *s, sharding_group *group)
 {
   if (!s->evaluating && s->options.reshard_size > 0 && group->run->part != NULL && group->state == SHARDING_UNSHARDED)
@@ -202,8 +205,9 @@ ordo_status sharding_after_forward(sharding *s, sharding_group *group)
   return sharding_release(s, group);
 }
 
-ordo_status sharding_gather_full(sharding *s, uint32_t flags)
+ordo_status sharding_gather_full(void *instance, uint32_t flags)
 {
+  sharding *s = sharding_of(instance);
   ordo_status status = ORDO_OK;
   if (s->whole)
     return sharding_fail(s->job, ORDO_E_STATE, "close the first with release_full", "a scope of full parameters is open already");
@@ -244,8 +248,9 @@ static ordo_status write_back(sharding *s, sharding_group *group)
   return status;
 }
 
-ordo_status sharding_release_full(sharding *s)
+ordo_status sharding_release_full(void *instance)
 {
+  sharding *s = sharding_of(instance);
   ordo_status status = ORDO_OK;
   if (!s->whole)
     return sharding_fail(s->job, ORDO_E_STATE, "open it with gather_full", "no scope of full parameters is open");

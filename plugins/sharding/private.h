@@ -18,6 +18,7 @@ struct sharding_run {
   int bound;                    /* the plugin's params point here */
   uint8_t *ready;               /* [n_pieces] gradient written in this micro-batch */
   int in_backward;              /* between the first pre_backward and the last post_backward of a micro-batch */
+  int synchronise;              /* this micro-batch ends in a reduction of the group */
   int keeps;                    /* full_grad holds the gradient of earlier micro-batches of this step */
   int low_holds;                /* low_grad does */
   int reduced;                  /* the shard holds a gradient of this step */
@@ -26,11 +27,24 @@ struct sharding_run {
   float *part;                  /* reshard_size: this rank's range between forward and backward */
   int part_holds;
   char label[24];
+
+  /* What control.c sets: 1, 0, or ORDO_CONTROL_RULE for what the options say. */
+  int sync;
+  int reshard_after_forward;
+  int reshard_after_backward;
+  double divide_ratio; /* 0: that of the options */
 };
+
+/* Units to be gathered when another one has been, instead of its neighbour. */
+typedef struct sharding_list {
+  uint32_t *units;
+  uint32_t n;
+} sharding_list;
 
 struct sharding {
   const ordo_job *job;
   const ordo_comm *comm;
+  const ordo_comm *sum_comm;  /* of reductions: comm, or more ranks than its own in ordered mode */
   const ordo_comm *part_comm; /* reshard_size */
   sharding_options options;
   sharding_callbacks callbacks;
@@ -63,16 +77,21 @@ struct sharding {
   ordo_request *reduction;
   int reduction_adds;         /* it goes to spare_shard and is added */
   const uint16_t *low_result; /* a 16-bit reduction arrives here */
+  const float *sum;           /* the sum of a whole group arrives here, if it is not scattered */
 
+  sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;
   int evaluating;
-  int synchronise; /* this micro-batch ends in reductions */
+  int last; /* the last micro-batch of the step */
+  int ran;  /* a unit ran forward since the last end of a pass */
 };
 
 /* groups.c */
 void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
-void *sharding_comm_alloc(sharding *s, size_t bytes, uint32_t tag);
-void sharding_comm_free(sharding *s, void *memory, size_t bytes, uint32_t tag);
+void *sharding_comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag);
+void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
+/* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
+int sharding_sums_whole(const sharding *s);
 ordo_status sharding_reserve_accumulation(sharding *s);
 
 /* gather.c */
@@ -82,7 +101,14 @@ ordo_status sharding_bind(sharding *s, sharding_group *group);
 ordo_status sharding_release(sharding *s, sharding_group *group);
 /* The same after forward: with reshard_size a range stays with this rank. */
 ordo_status sharding_after_forward(sharding *s, sharding_group *group);
+/* Groups that are gathered and take one of the `limit` places. */
 uint32_t sharding_live(const sharding *s);
+/* The group would take one: it is no root, and is released after forward and after backward. */
+int sharding_takes_place(const sharding *s, const sharding_group *group);
+int sharding_reshards(const sharding *s, const sharding_group *group);
+
+/* control.c */
+void sharding_control_clear(sharding *s);
 
 /* reduce.c */
 ordo_status sharding_take_gradient(sharding *s, sharding_group *group);
@@ -94,7 +120,6 @@ ordo_status sharding_finish_reduction(sharding *s);
 /* low.c: fp32 to and from a 16-bit type. */
 void sharding_narrow(ordo_dtype dtype, const float *from, int64_t n, double factor, uint16_t *to);
 void sharding_widen(ordo_dtype dtype, const uint16_t *from, int64_t n, float *to);
-void sharding_round(ordo_dtype dtype, float *values, int64_t n);
 /* to[i] = round(to[i] + from[i]) */
 void sharding_add_low(ordo_dtype dtype, const float *from, int64_t n, uint16_t *to);
 

@@ -1,8 +1,10 @@
 /* reduce.c - gradients: a buffer for the backward of a group, and what becomes of it.
  *
  * The model writes whole gradients into full_grad. When the group's backward ends, either they stay there for the next micro-batch
- * (no_sync), or a reduce-scatter brings this rank's part of the sum into grad_shard. One buffer serves the groups in turn, so a reduction
- * is finished before the next group's backward writes: gathered parameters of the next group are prefetched meanwhile, gradients are not.
+ * (no_sync), or a reduce-scatter brings this rank's part of the sum into grad_shard; a sum over more ranks than those of the axis (ordered
+ * mode, see sharding.h) is made whole where the gradient stood, and each rank takes its part. One buffer serves the groups in turn, so a
+ * reduction is finished before the next group's backward writes: gathered parameters of the next group are prefetched meanwhile, gradients
+ * are not.
  */
 #include "private.h"
 
@@ -14,18 +16,19 @@ ordo_status sharding_take_gradient(sharding *s, sharding_group *group)
   struct sharding_run *run = group->run;
   if (!group->trainable || s->options.replicated || run->in_backward)
     return ORDO_OK;
-  int own = run->own_grad != NULL && (group->is_root || !s->synchronise || run->keeps);
+  int own = run->own_grad != NULL && (group->is_root || !run->synchronise || run->keeps);
   group->full_grad = own ? run->own_grad : s->grad_block;
   return own && s->reducing != group ? ORDO_OK : sharding_finish_reduction(s); /* which may still be read */
 }
 
-/* Parameters that got no gradient take part with zeros: what the buffer holds is of another group or step. */
+/* Parameters that got no gradient take part with zeros: what the buffer holds is of another group or step. A buffer that keeps the gradient
+ * of an earlier micro-batch was cleared then. */
 static void clear_silent(const sharding *s, sharding_group *group)
 {
   const int64_t ranks = s->options.replicated ? 1 : s->comm->size;
   for (uint32_t i = 0; i < group->n_pieces; i++) {
     const sharding_piece *p = &group->pieces[i];
-    if (p->trainable && !group->run->ready[i] && !group->run->keeps)
+    if (p->trainable && !group->run->ready[i])
       memset(group->full_grad + p->full_offset, 0, (size_t)(p->count * ranks) * sizeof(float));
   }
 }
@@ -34,7 +37,7 @@ static void clear_silent(const sharding *s, sharding_group *group)
  * ranks over f, where f * f is about their number (f is doubled while it divides the ranks and ranks / f > f). */
 static double before_sum(const sharding *s, double divisor)
 {
-  const int ranks = s->comm->size;
+  const int ranks = s->sum_comm->size;
   double f = s->options.predivide;
   if (s->options.reduce_dtype != ORDO_F16)
     return 1.0;
@@ -86,15 +89,17 @@ static ordo_status reserve_spare(sharding *s)
 
 static void describe(sharding *s, const sharding_group *group, ordo_collective *c)
 {
-  c->kind = s->options.replicated ? ORDO_ALL_REDUCE : ORDO_REDUCE_SCATTER;
-  c->count = s->options.replicated ? group->full_numel : group->grad_count;
+  const int whole = sharding_sums_whole(s);
+  c->kind = whole ? ORDO_ALL_REDUCE : ORDO_REDUCE_SCATTER;
+  c->count = whole ? group->full_numel : group->grad_count;
   c->send = group->full_grad;
-  c->recv = s->options.replicated ? group->full_grad : s->reduction_adds ? s->spare_shard : group->grad_shard;
+  c->recv = whole ? group->full_grad : s->reduction_adds ? s->spare_shard : group->grad_shard;
   c->flags = s->job->ordered ? ORDO_COMM_ORDERED : 0;
   c->tag = (int32_t)group->index + 1;
   c->label = group->run->label;
-  c->pieces = s->options.replicated ? NULL : group->run->reduce_pieces;
+  c->pieces = whole ? NULL : group->run->reduce_pieces;
   c->n_pieces = c->pieces != NULL ? group->run->n_reduce_pieces : 0;
+  s->sum = group->full_grad;
 }
 
 /* Puts the group's gradient into 16 bits: what was accumulated already is. */
@@ -111,14 +116,15 @@ static void narrow(sharding *s, sharding_group *group, double divisor, ordo_coll
     c->send = s->low_send;
     c->factor = before / divisor;
   }
-  c->recv = s->options.replicated ? (void *)c->send : (void *)s->low_recv;
+  c->recv = sharding_sums_whole(s) ? (void *)c->send : (void *)s->low_recv;
   s->low_result = c->recv;
 }
 
 static ordo_status start_reduction(sharding *s, sharding_group *group)
 {
   ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, NULL, NULL, 0, s->options.reduce_dtype);
-  double divisor = s->divide_factor * (s->options.divide_ratio > 0.0 ? s->options.divide_ratio : 1.0);
+  double ratio = group->run->divide_ratio > 0.0 ? group->run->divide_ratio : s->options.divide_ratio;
+  double divisor = s->divide_factor * (ratio > 0.0 ? ratio : 1.0);
   ordo_status status = sharding_finish_reduction(s);
   s->reduction_adds = group->run->reduced && !s->options.replicated;
   if (status == ORDO_OK && s->reduction_adds)
@@ -133,7 +139,7 @@ static ordo_status start_reduction(sharding *s, sharding_group *group)
   } else if (c.dtype != ORDO_F32) {
     narrow(s, group, divisor, &c);
   }
-  status = s->comm->start(s->comm->ctx, &c, &s->reduction);
+  status = s->sum_comm->start(s->sum_comm->ctx, &c, &s->reduction);
   if (status == ORDO_OK)
     s->reducing = group;
   return status;
@@ -145,10 +151,28 @@ static void add(float *to, const float *from, int64_t n)
     to[i] += from[i];
 }
 
+/* This rank's part of a sum that every rank has whole. */
+static void take_part(const sharding *s, const sharding_group *group, float *to)
+{
+  const int32_t rank = s->comm->rank;
+  for (uint32_t i = 0; i < group->n_pieces; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    const int64_t from = p->full_offset + rank * p->count;
+    if (!p->trainable)
+      continue;
+    if (s->options.reduce_dtype != ORDO_F32)
+      sharding_widen(s->options.reduce_dtype, s->low_result + from, p->count, to + p->shard_offset);
+    else
+      memcpy(to + p->shard_offset, s->sum + from, (size_t)p->count * sizeof *to);
+  }
+}
+
 static void land(sharding *s, sharding_group *group)
 {
   float *to = s->reduction_adds ? s->spare_shard : group->grad_shard;
-  if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
+  if (sharding_sums_whole(s) && !s->options.replicated)
+    take_part(s, group, to);
+  else if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
     unpack_gradient(s, group, to);
   else if (s->options.reduce_dtype != ORDO_F32)
     sharding_widen(s->options.reduce_dtype, s->low_result, group->shard_numel, to);
@@ -164,7 +188,7 @@ ordo_status sharding_finish_reduction(sharding *s)
     return ORDO_OK;
   s->reduction = NULL;
   s->reducing = NULL;
-  ordo_status status = s->comm->wait(s->comm->ctx, request);
+  ordo_status status = s->sum_comm->wait(s->sum_comm->ctx, request);
   if (status != ORDO_OK)
     return status;
   land(s, group);
@@ -194,9 +218,12 @@ ordo_status sharding_end_gradient(sharding *s, sharding_group *group)
   ordo_status status = ORDO_OK;
   if (!group->trainable)
     return ORDO_OK;
-  clear_silent(s, group);
+  if (s->callbacks.settle != NULL)
+    s->callbacks.settle(s->callbacks.self, group, !run->keeps);
+  else if (!run->keeps)
+    clear_silent(s, group);
   memset(run->ready, 0, group->n_pieces);
-  if (!s->synchronise)
+  if (!run->synchronise)
     accumulate(s, group);
   else
     status = sharding_reduce_rest(s, group);

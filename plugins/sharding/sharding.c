@@ -24,59 +24,129 @@ static sharding_group *neighbour(sharding *s, uint32_t unit, int direction)
   return NULL;
 }
 
-static ordo_status prefetch(sharding *s, uint32_t unit, int direction)
+static ordo_status start_if_room(sharding *s, sharding_group *group)
 {
-  sharding_group *next = s->options.replicated ? NULL : neighbour(s, unit, direction);
-  return next != NULL && sharding_live(s) < s->options.limit ? sharding_start_gather(s, next, 0) : ORDO_OK;
+  const int room = group == NULL || !sharding_takes_place(s, group) || sharding_live(s) < s->options.limit;
+  return group != NULL && room ? sharding_start_gather(s, group, 0) : ORDO_OK;
 }
 
-ordo_status sharding_step_begin(sharding *s, const ordo_step_info *info)
+/* The list of the unit if it has one (at `listed`), else its neighbour (at `wanted`). */
+static ordo_status prefetch(sharding *s, uint32_t unit, int direction, int listed, int wanted)
 {
+  const sharding_list *list = s->prefetch[direction < 0] != NULL ? &s->prefetch[direction < 0][unit] : NULL;
+  ordo_status status = ORDO_OK;
+  if (s->options.replicated)
+    return ORDO_OK;
+  if (list == NULL || list->n == 0)
+    return wanted ? start_if_room(s, neighbour(s, unit, direction)) : ORDO_OK;
+  for (uint32_t i = 0; listed && i < list->n && status == ORDO_OK; i++)
+    status = start_if_room(s, sharding_group_of_unit(s, list->units[i]));
+  return status;
+}
+
+/* How far off the use of the group is for a pass at `unit`: what the pass has left behind is needed last. */
+static int64_t distance(const sharding_group *group, uint32_t unit, int direction)
+{
+  int64_t units = ((int64_t)group->units[0] - unit) * direction;
+  return units >= 0 ? units : INT64_MAX / 2 - units;
+}
+
+/* Controls may have filled the places with groups that are not next: the one that is needed last makes room. */
+static ordo_status make_room(sharding *s, const sharding_group *group, uint32_t unit, int direction)
+{
+  ordo_status status = ORDO_OK;
+  if (group->state != SHARDING_SHARDED || !sharding_takes_place(s, group))
+    return ORDO_OK;
+  while (status == ORDO_OK && sharding_live(s) >= s->options.limit) {
+    sharding_group *last = NULL;
+    for (uint32_t i = 0; i < s->n_groups; i++) {
+      sharding_group *other = &s->groups[i];
+      if (other->state == SHARDING_SHARDED || !sharding_takes_place(s, other) || other->run->in_backward)
+        continue;
+      if (last == NULL || distance(other, unit, direction) > distance(last, unit, direction))
+        last = other;
+    }
+    if (last == NULL)
+      break;
+    status = sharding_release(s, last);
+  }
+  return status;
+}
+
+ordo_status sharding_step_begin(void *instance, const ordo_step_info *info)
+{
+  sharding *s = sharding_of(instance);
   s->divide_factor = info->divide_factor;
   for (uint32_t i = 0; i < s->n_groups; i++) {
     struct sharding_run *run = s->groups[i].run;
     run->keeps = run->low_holds = run->reduced = run->in_backward = 0;
     memset(run->ready, 0, s->groups[i].n_pieces);
   }
-  return info->n_micro_batches > 1 && !s->options.sync_each ? sharding_reserve_accumulation(s) : ORDO_OK;
-}
-
-ordo_status sharding_micro_begin(sharding *s, const ordo_step_info *info)
-{
-  s->synchronise = info->is_last_micro_batch || (s->options.sync_each && !s->options.replicated);
+  if (s->callbacks.begin_step != NULL)
+    s->callbacks.begin_step(s->callbacks.self);
   return ORDO_OK;
 }
 
-/* A scope of full parameters has bound everything; units run in it without being gathered. */
-ordo_status sharding_pre_forward(sharding *s, const ordo_unit *unit)
+/* Whole gradients are reduced in place, so their sum can be taken once. */
+static int synchronises(const sharding *s, const struct sharding_run *run)
 {
-  sharding_group *group = sharding_group_of_unit(s, unit->index);
-  if (group == NULL || s->whole)
-    return ORDO_OK;
-  ordo_status status = sharding_unshard(s, group, 1);
-  return status == ORDO_OK && s->options.forward_prefetch ? prefetch(s, unit->index, 1) : status;
+  const int each = run->sync != ORDO_CONTROL_RULE ? run->sync : s->options.sync_each;
+  return run->sync != 0 && (s->last || (each && !s->options.replicated));
 }
 
-ordo_status sharding_post_forward(sharding *s, const ordo_unit *unit)
+ordo_status sharding_micro_begin(void *instance, const ordo_step_info *info)
 {
+  sharding *s = sharding_of(instance);
+  ordo_status status = ORDO_OK;
+  int accumulates = 0;
+  s->last = info->is_last_micro_batch != 0;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    s->groups[i].run->synchronise = synchronises(s, s->groups[i].run);
+    accumulates |= !s->groups[i].run->synchronise;
+  }
+  if (accumulates && s->accumulate_block == NULL) /* its memory is given out by all ranks together, when nothing is in flight */
+    status = sharding_finish_reduction(s);
+  return status == ORDO_OK && accumulates ? sharding_reserve_accumulation(s) : status;
+}
+
+/* A scope of full parameters has bound everything; units run in it without being gathered. */
+ordo_status sharding_pre_forward(void *instance, const ordo_unit *unit)
+{
+  sharding *s = sharding_of(instance);
+  sharding_group *group = sharding_group_of_unit(s, unit->index);
+  s->ran = 1;
+  if (group == NULL || s->whole)
+    return ORDO_OK;
+  ordo_status status = make_room(s, group, unit->index, 1);
+  if (status == ORDO_OK)
+    status = sharding_unshard(s, group, 1);
+  return status == ORDO_OK ? prefetch(s, unit->index, 1, 1, s->options.forward_prefetch) : status;
+}
+
+ordo_status sharding_post_forward(void *instance, const ordo_unit *unit)
+{
+  sharding *s = sharding_of(instance);
   sharding_group *group = sharding_group_of_unit(s, unit->index);
   if (group == NULL || s->whole)
     return ORDO_OK;
-  if (group->is_root || !s->options.reshard_after_forward || unit->index != group->units[group->n_units - 1])
+  if (!sharding_reshards(s, group) || unit->index != group->units[group->n_units - 1])
     return ORDO_OK;
   return sharding_after_forward(s, group);
 }
 
-ordo_status sharding_pre_backward(sharding *s, const ordo_unit *unit)
+ordo_status sharding_pre_backward(void *instance, const ordo_unit *unit)
 {
+  sharding *s = sharding_of(instance);
   sharding_group *group = sharding_group_of_unit(s, unit->index);
   if (group == NULL)
     return ORDO_OK;
-  ordo_status status = sharding_start_gather(s, group, 0);
+  ordo_status status = make_room(s, group, unit->index, -1);
+  if (status == ORDO_OK)
+    status = sharding_start_gather(s, group, 0);
   if (status == ORDO_OK)
     status = sharding_finish_gather(s, group);
-  if (status == ORDO_OK && s->options.backward_prefetch == SHARDING_PREFETCH_PRE)
-    status = prefetch(s, unit->index, -1);
+  if (status == ORDO_OK)
+    status = prefetch(s, unit->index, -1, 1, s->options.backward_prefetch == SHARDING_PREFETCH_PRE);
   if (status == ORDO_OK)
     status = sharding_take_gradient(s, group);
   if (status == ORDO_OK && !group->run->in_backward)
@@ -85,39 +155,49 @@ ordo_status sharding_pre_backward(sharding *s, const ordo_unit *unit)
   return status;
 }
 
-void sharding_grad_ready(sharding *s, sharding_group *group, uint32_t piece)
+void sharding_grad_ready(sharding_group *group, uint32_t piece)
 {
-  (void)s;
   if (piece < group->n_pieces)
     group->run->ready[piece] = 1;
 }
 
 /* Nothing changes parameters before the step ends, so what stays gathered is right in the next micro-batch. */
-static int stays(const sharding *s)
+static int stays(const sharding *s, const sharding_group *group)
 {
-  return s->options.keep_in_no_sync && !s->synchronise;
+  const int released = group->run->reshard_after_backward;
+  const int keeps = released != ORDO_CONTROL_RULE ? !released : s->options.keep_in_no_sync && !group->run->synchronise;
+  return keeps && !s->last;
 }
 
 static ordo_status end_backward(sharding *s, sharding_group *group)
 {
   ordo_status status = sharding_end_gradient(s, group);
   group->run->in_backward = 0;
-  if (status != ORDO_OK || !stays(s))
+  if (status != ORDO_OK || !stays(s, group))
     return status == ORDO_OK ? sharding_release(s, group) : status;
   return group->run->bound && group->full_grad == NULL ? sharding_bind(s, group) : ORDO_OK; /* the next write overwrites */
 }
 
-ordo_status sharding_post_backward(sharding *s, const ordo_unit *unit)
+ordo_status sharding_post_backward(void *instance, const ordo_unit *unit)
 {
+  sharding *s = sharding_of(instance);
   sharding_group *group = sharding_group_of_unit(s, unit->index);
   if (group == NULL || unit->index != group->units[0])
     return ORDO_OK;
   ordo_status status = end_backward(s, group);
-  return status == ORDO_OK && s->options.backward_prefetch == SHARDING_PREFETCH_POST ? prefetch(s, unit->index, -1) : status;
+  return status == ORDO_OK ? prefetch(s, unit->index, -1, 0, s->options.backward_prefetch == SHARDING_PREFETCH_POST) : status;
 }
 
-ordo_status sharding_micro_end(sharding *s, const ordo_step_info *info)
+static ordo_status end_pass(sharding *s)
 {
+  const int ran = s->ran;
+  s->ran = 0;
+  return ran && s->callbacks.end_pass != NULL ? s->callbacks.end_pass(s->callbacks.self) : ORDO_OK;
+}
+
+ordo_status sharding_micro_end(void *instance, const ordo_step_info *info)
+{
+  sharding *s = sharding_of(instance);
   ordo_status status = ORDO_OK;
   (void)info;
   for (uint32_t i = s->n_groups; i-- > 0 && status == ORDO_OK;)
@@ -125,14 +205,15 @@ ordo_status sharding_micro_end(sharding *s, const ordo_step_info *info)
       status = end_backward(s, &s->groups[i]);
   for (uint32_t i = 0; i < s->n_groups && status == ORDO_OK; i++) {
     s->groups[i].run->part_holds = 0;
-    status = stays(s) ? ORDO_OK : sharding_release(s, &s->groups[i]);
+    status = stays(s, &s->groups[i]) ? ORDO_OK : sharding_release(s, &s->groups[i]);
   }
-  return status;
+  return status == ORDO_OK ? end_pass(s) : status;
 }
 
-ordo_status sharding_reduce(sharding *s, const ordo_step_info *info)
+ordo_status sharding_reduce(void *instance, const ordo_step_info *info)
 {
-  ordo_status status = ORDO_OK;
+  sharding *s = sharding_of(instance);
+  ordo_status status = s->callbacks.vote != NULL ? s->callbacks.vote(s->callbacks.self) : ORDO_OK;
   (void)info;
   for (uint32_t i = s->n_groups; i-- > 0 && status == ORDO_OK;)
     if (s->groups[i].run->keeps || s->groups[i].run->low_holds)
@@ -145,25 +226,31 @@ ordo_status sharding_reduce(sharding *s, const ordo_step_info *info)
   return status;
 }
 
-ordo_status sharding_step_end(sharding *s, const ordo_step_info *info)
+ordo_status sharding_step_end(void *instance, const ordo_step_info *info)
 {
+  sharding *s = sharding_of(instance);
+  ordo_status status = ORDO_OK;
   (void)info;
+  for (uint32_t i = 0; i < s->n_groups && status == ORDO_OK; i++) /* gathered by hand after the last micro-batch: of old weights now */
+    status = sharding_release(s, &s->groups[i]);
   sharding_pool_trim(s->pool);
-  return ORDO_OK;
+  return status;
 }
 
-ordo_status sharding_eval_begin(sharding *s)
+ordo_status sharding_eval_begin(void *instance)
 {
+  sharding *s = sharding_of(instance);
   s->evaluating = 1;
   return ORDO_OK;
 }
 
-ordo_status sharding_eval_end(sharding *s)
+ordo_status sharding_eval_end(void *instance)
 {
+  sharding *s = sharding_of(instance);
   ordo_status status = ORDO_OK;
   s->evaluating = 0;
   for (uint32_t i = 0; i < s->n_groups && status == ORDO_OK && !s->whole; i++)
     status = sharding_release(s, &s->groups[i]);
   sharding_pool_trim(s->pool);
-  return status;
+  return status == ORDO_OK ? end_pass(s) : status;
 }

@@ -6,9 +6,9 @@
  *
  *   SHARDED --unshard--> GATHERING --needed--> UNSHARDED --release--> SHARDED
  *
- * Use: plan groups (sharding_create), replace leaves with shards that live in group->shard, load weights into them, then forward every
- * step event of the strategy table to the function of the same name. The plugin is called back to bind its parameters and to report
- * gradients.
+ * Use: plan groups (sharding_create), replace leaves with shards that live in group->shard, load weights into them. Step events and
+ * settings of the running job are the core's: the strategy table names them with SHARDING_EVENTS, its state table with SHARDING_FULL_SCOPE.
+ * The plugin says which gradient is ready (grad_ready) and is called back to bind its parameters and to report gradients.
  *
  * Invariants
  *  - Collectives are started in an order that depends on the order of units alone, so ranks cannot mismatch unless they run different
@@ -16,6 +16,9 @@
  *  - At most `limit` groups besides the root are gathered at a time, unless reshard_after_forward is off.
  *  - A group's gathered parameters have the same addresses in forward and backward, and NaN outside (storage.h).
  *  - One gradient buffer serves all groups in turn; the root has its own. With no_sync each group keeps its own until the last micro-batch.
+ *  - In ordered mode beside another data axis the whole sum is made here, in rank order over all ranks that share it (sharding_sum_ranks):
+ * a sum over one axis of sums over the other would have other bits than the same ranks on one axis. Each rank then holds the sum of a whole
+ * group for a moment, which costs no memory (it is where the gradient was) but the traffic of an all-reduce.
  */
 #ifndef SHARDING_SHARDING_H
 #define SHARDING_SHARDING_H
@@ -88,6 +91,7 @@ typedef struct sharding_group {
   struct sharding_run *run; /* private: requests, regions */
 } sharding_group;
 
+/* What the plugin does at a step event. Null members, bind and reduced excepted, do nothing. */
 typedef struct sharding_callbacks {
   void *self;
   /* Binds the group's parameters: full null: released; grad null: no gradient now. [step] */
@@ -95,7 +99,21 @@ typedef struct sharding_callbacks {
   /* The reduced gradient of a trainable group stands in grad_shard, divided by `divided_by`: mark leaves HELD and reduced. `held` 0: the
    * group ran no backward in this step. [step] */
   ordo_status (*reduced)(void *self, sharding_group *group, double divided_by, int held);
+  /* A step begins. [step] */
+  void (*begin_step)(void *self);
+  /* Backward of a trainable group has ended in this micro-batch. `fresh`: its buffer held nothing of earlier ones, so what backward did not
+   * write must be cleared. Null: pieces that sharding_grad_ready was not told of are cleared. [step] */
+  void (*settle)(void *self, sharding_group *group, int fresh);
+  /* All ranks decide which parameters got a gradient in this step: before the first `reduced`. Collective. [step] */
+  ordo_status (*vote)(void *self);
+  /* Units have run, in a micro-batch or an evaluation. Collective. [step] */
+  ordo_status (*end_pass)(void *self);
 } sharding_callbacks;
+
+/* The ranks that reductions sum over: those of the axis, or in ordered mode all that the host joins in mesh->data. [main] */
+const ordo_comm *sharding_sum_ranks(const ordo_job *job);
+/* Says of a leaf over which axes its gradient is partial: not over axes whose ranks are summed here although others own them. [main] */
+void sharding_place_gradient(const ordo_job *job, ordo_placement *placement);
 
 /* Makes the groups with storage for shards and gradients (zeroed). Collective. Errors: NOMEM, INVALID (limit, reshard_size). On an error
  * nothing is left. [main] */
@@ -107,33 +125,63 @@ uint32_t sharding_n_groups(const sharding *s);
 sharding_group *sharding_group_at(sharding *s, uint32_t index);
 sharding_group *sharding_group_of_unit(sharding *s, uint32_t unit);
 
-/* Step events, to be forwarded. [step] */
-ordo_status sharding_step_begin(sharding *s, const ordo_step_info *info);
-ordo_status sharding_micro_begin(sharding *s, const ordo_step_info *info);
-ordo_status sharding_pre_forward(sharding *s, const ordo_unit *unit);
-ordo_status sharding_post_forward(sharding *s, const ordo_unit *unit);
-ordo_status sharding_pre_backward(sharding *s, const ordo_unit *unit);
+/* ---- members of the plugin's tables ----
+ *
+ * `instance` is the plugin's. Its first member is its `sharding *`, null before sharding_create. [step] */
+ORDO_INLINE sharding *sharding_of(void *instance)
+{
+  return *(sharding **)instance;
+}
+
+ordo_status sharding_step_begin(void *instance, const ordo_step_info *info);
+ordo_status sharding_micro_begin(void *instance, const ordo_step_info *info);
+ordo_status sharding_pre_forward(void *instance, const ordo_unit *unit);
+ordo_status sharding_post_forward(void *instance, const ordo_unit *unit);
+ordo_status sharding_pre_backward(void *instance, const ordo_unit *unit);
+ordo_status sharding_post_backward(void *instance, const ordo_unit *unit);
+ordo_status sharding_micro_end(void *instance, const ordo_step_info *info);
+ordo_status sharding_reduce(void *instance, const ordo_step_info *info);
+ordo_status sharding_step_end(void *instance, const ordo_step_info *info);
+ordo_status sharding_eval_begin(void *instance);
+ordo_status sharding_eval_end(void *instance);
+/* Every operation of ordo/control.h. */
+ordo_status sharding_control(void *instance, const ordo_control *control);
+/* All parameters whole at once. release with write_back: changes reach the shards. ORDO_GATHER_ flags. */
+ordo_status sharding_gather_full(void *instance, uint32_t flags);
+ordo_status sharding_release_full(void *instance);
+
+/* clang-format off */
+#define SHARDING_EVENTS                     \
+  .step_begin = sharding_step_begin,        \
+  .micro_begin = sharding_micro_begin,      \
+  .pre_forward = sharding_pre_forward,      \
+  .post_forward = sharding_post_forward,    \
+  .pre_backward = sharding_pre_backward,    \
+  .post_backward = sharding_post_backward,  \
+  .micro_end = sharding_micro_end,          \
+  .reduce = sharding_reduce,                \
+  .step_end = sharding_step_end,            \
+  .eval_begin = sharding_eval_begin,        \
+  .eval_end = sharding_eval_end,            \
+  .control = sharding_control
+#define SHARDING_FULL_SCOPE                 \
+  .gather_full = sharding_gather_full,      \
+  .release_full = sharding_release_full
+/* clang-format on */
+
 /* Piece `piece` of the group got its gradient in this micro-batch; pieces that got none are cleared before the reduction. */
-void sharding_grad_ready(sharding *s, sharding_group *group, uint32_t piece);
-ordo_status sharding_post_backward(sharding *s, const ordo_unit *unit);
-ordo_status sharding_micro_end(sharding *s, const ordo_step_info *info);
-ordo_status sharding_reduce(sharding *s, const ordo_step_info *info);
-ordo_status sharding_step_end(sharding *s, const ordo_step_info *info);
-ordo_status sharding_eval_begin(sharding *s);
-ordo_status sharding_eval_end(sharding *s);
+void sharding_grad_ready(sharding_group *group, uint32_t piece);
+/* Starts gathering, or gathers and binds. ORDO_OK if it is so already. */
+ordo_status sharding_unshard(sharding *s, sharding_group *group, int wait);
+/* Shards were written from outside of a step: what is gathered (by hand) is old. Null is fine. Collective if anything is gathered. */
+ordo_status sharding_forget(sharding *s);
 
 /* The cold tier or null, and what gathered parameters took at most, in bytes. */
 struct sharding_cold *sharding_cold_of(sharding *s);
 int64_t sharding_peak_bytes(const sharding *s);
 
-/* By hand (explicit prefetch): starts gathering, or gathers and binds; releases. ORDO_OK if it is so already. [step] */
-ordo_status sharding_unshard(sharding *s, sharding_group *group, int wait);
-ordo_status sharding_reshard(sharding *s, sharding_group *group);
-/* All parameters whole at once (state ops). release with write_back: changes reach the shards. ORDO_GATHER_ flags. [step] */
-ordo_status sharding_gather_full(sharding *s, uint32_t flags);
-ordo_status sharding_release_full(sharding *s);
-/* What a setter changes while the job runs. [step] */
-sharding_options *sharding_options_of(sharding *s);
+/* values[n] to the nearest of a 16-bit type. */
+void sharding_round(ordo_dtype dtype, float *values, int64_t n);
 
 /* Records an error with the job's host and returns `status`. */
 #if defined(__GNUC__)

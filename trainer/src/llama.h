@@ -77,7 +77,13 @@ struct llama_memory {
 };
 
 /* The values equal ORDO_ACT_ of ordo/strategy.h. */
-enum { LLAMA_POINT_COLUMN_INPUT = 1, LLAMA_POINT_ROW_OUTPUT = 2, LLAMA_POINT_EMBED_OUTPUT = 3, LLAMA_POINT_HEAD_INPUT = 4 };
+enum {
+  LLAMA_POINT_COLUMN_INPUT = 1,
+  LLAMA_POINT_ROW_OUTPUT = 2,
+  LLAMA_POINT_EMBED_OUTPUT = 3,
+  LLAMA_POINT_HEAD_INPUT = 4,
+  LLAMA_POINT_UNIT_OUTPUT = 10 /* hidden columns; of the head: logits, vocab columns, in as many pieces as fit the room for them */
+};
 
 /* Any member may be null. A non-zero return stops the pass and is returned by it. */
 struct llama_hooks {

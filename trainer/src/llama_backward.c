@@ -181,6 +181,8 @@ static int block_backward(struct llama *model, int64_t layer)
   if (status == LLAMA_OK && model->room.train == LLAMA_KEEP_INPUTS && layer + 1 < model->config.layers)
     status = llama_block_again(model, layer);
   if (status == LLAMA_OK)
+    status = llama_hook_output(model, unit, 1, model->kept_batch * model->kept_seq, model->room.dx);
+  if (status == LLAMA_OK)
     status = mlp_backward(model, unit, b);
   if (status == LLAMA_OK)
     status = attention_branch_backward(model, unit, b);
@@ -188,21 +190,26 @@ static int block_backward(struct llama *model, int64_t layer)
 }
 
 /* Rows [first, first + rows) of the head: logits -> their gradient, its input's gradient, its share of the weight's. */
-static void head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float *grad, float beta)
+static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float *grad, float beta)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   const float *weight = llama_weight(model, llama_head_unit(model), HEAD_WEIGHT);
   const float *x = room->pass.norm + first * hidden;
+  int status = LLAMA_OK;
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
     struct loss_totals ignored = {0};
     linear_forward(rows, hidden, model->vocab, x, weight, room->logits);
+    status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
     loss_forward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, NULL, &ignored);
   }
   loss_backward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, factor);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, llama_head_unit(model), 1, rows, room->logits);
   if (grad != NULL)
     linear_backward_weight(rows, hidden, model->vocab, room->logits, x, beta, grad);
   linear_backward_input(rows, hidden, model->vocab, room->logits, weight, 0.0f, room->pass.branch + first * hidden);
+  return status;
 }
 
 static int head_backward(struct llama *model, float factor)
@@ -218,11 +225,12 @@ static int head_backward(struct llama *model, float factor)
     return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
   model->kernels->rms_apply((size_t)rows, (size_t)hidden, x, llama_weight(model, unit, HEAD_NORM), room->final_inv, room->pass.norm);
-  for (int64_t first = 0; first < rows; first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
-    head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
+    status = head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
   }
-  status = grad_ready(model, param);
+  if (status == LLAMA_OK)
+    status = grad_ready(model, param);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 1, rows, room->pass.branch);
   if (status != LLAMA_OK)
@@ -248,6 +256,8 @@ static int embedding_backward(struct llama *model)
   size_t hidden = (size_t)model->config.hidden;
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
   float *grad = model->grad[0]; /* the hook may have moved it */
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, 0, 1, rows, room->dx);
   if (status == LLAMA_OK)
     status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
   if (status != LLAMA_OK)

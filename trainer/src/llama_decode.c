@@ -124,7 +124,8 @@ static int decode_head(struct llama *model, struct llama_cache *cache, int64_t l
   if (status != LLAMA_OK)
     return status;
   linear_forward(1, hidden, model->vocab, cache->pass.norm, llama_weight(model, unit, HEAD_WEIGHT), logits);
-  return llama_hook_unit(model, model->hooks.post_forward, unit);
+  status = llama_hook_output(model, unit, 0, 1, logits);
+  return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
 /* At most CACHE_CHUNK tokens; logits only after the last of them. */

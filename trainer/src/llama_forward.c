@@ -17,14 +17,25 @@ int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), 
   return status;
 }
 
-int llama_hook_activation(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, float *data)
+static int offer(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
 {
   if (model->hooks.activation == NULL)
     return LLAMA_OK;
-  int status = model->hooks.activation(model->hooks.ctx, point, unit, backward, rows, model->config.hidden, data);
+  int status = model->hooks.activation(model->hooks.ctx, point, unit, backward, rows, columns, data);
   if (status != LLAMA_OK)
     llama_fail(model, status, "the activation hook of unit %s returned %d", model->units[unit].name, status);
   return status;
+}
+
+int llama_hook_activation(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, float *data)
+{
+  return offer(model, point, unit, backward, rows, model->config.hidden, data);
+}
+
+int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data)
+{
+  int64_t columns = unit == llama_head_unit(model) ? model->vocab : model->config.hidden;
+  return offer(model, LLAMA_POINT_UNIT_OUTPUT, unit, backward, rows, columns, data);
 }
 
 int llama_check_ids(struct llama *model, int64_t n, const int32_t *ids, int ignored_allowed)
@@ -57,6 +68,8 @@ int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x)
   for (int64_t r = 0; r < rows; r++)
     memcpy(x + (size_t)r * hidden, table + (size_t)ids[r] * hidden, hidden * sizeof *x);
   status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, rows, x);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, 0, 0, rows, x);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, 0);
 }
 
@@ -142,6 +155,8 @@ int llama_block_forward(struct llama *model, int64_t layer, const struct llama_p
     status = block_inner(model, unit, pass, b);
   if (status == LLAMA_OK)
     status = block_outer(model, unit, pass, b);
+  if (status == LLAMA_OK)
+    status = llama_hook_output(model, unit, 0, pass->batch * pass->seq, b->out);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
@@ -150,17 +165,21 @@ int llama_block_again(struct llama *model, int64_t layer)
   return block_inner(model, llama_block_unit(layer), &model->room.pass, &model->room.layers[layer]);
 }
 
-static void head_rows(struct llama *model, int64_t first, int64_t rows, struct llama_forward_args *args, struct loss_totals *totals)
+static int head_rows(struct llama *model, int64_t first, int64_t rows, struct llama_forward_args *args, struct loss_totals *totals)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   linear_forward(rows, hidden, model->vocab, room->pass.norm + first * hidden, llama_weight(model, llama_head_unit(model), HEAD_WEIGHT),
                  room->logits);
+  int status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
+  if (status != LLAMA_OK)
+    return status;
   if (args->logits != NULL)
     memcpy(args->logits + first * model->vocab, room->logits, (size_t)(rows * model->vocab) * sizeof *room->logits);
   if (args->targets != NULL)
     loss_forward(model->kernels, rows, model->vocab, room->logits, args->targets + first, room->sums + first,
                  args->nll == NULL ? NULL : args->nll + first, totals);
+  return LLAMA_OK;
 }
 
 static int head_forward(struct llama *model, struct llama_forward_args *args)
@@ -177,11 +196,11 @@ static int head_forward(struct llama *model, struct llama_forward_args *args)
   status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 0, rows, room->pass.norm);
   if (status != LLAMA_OK)
     return status;
-  for (int64_t first = 0; first < rows; first += room->logits_rows)
-    head_rows(model, first, rows - first < room->logits_rows ? rows - first : room->logits_rows, args, &totals);
+  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows)
+    status = head_rows(model, first, rows - first < room->logits_rows ? rows - first : room->logits_rows, args, &totals);
   args->loss_sum = totals.sum;
   args->count = totals.count;
-  return llama_hook_unit(model, model->hooks.post_forward, unit);
+  return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
 static int check_forward(struct llama *model, const struct llama_forward_args *args)

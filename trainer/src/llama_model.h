@@ -109,6 +109,8 @@ void llama_free(struct llama *model, void *memory);
 /* llama_forward.c */
 int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), uint32_t unit);
 int llama_hook_activation(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, float *data);
+/* What a unit hands on (backward: its gradient); the width is that of the unit. */
+int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data);
 int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x);
 int llama_block_forward(struct llama *model, int64_t layer, const struct llama_pass *pass, const struct layer_buffers *buffers);
 /* Computes again what the layer's backward reads; its weights must be there. No unit hooks. */

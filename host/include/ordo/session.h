@@ -175,6 +175,12 @@ ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32
 ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags);
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
 
+/* Changes a setting of the running job: when a model's units are gathered, reduced and released (control.h says what, and when each
+ * operation is legal). All ranks alike. Errors: STATE (not now: both states named), INVALID (operation, unit, value), UNSUPPORTED (no
+ * strategy of the model knows the operation; they are named), and those of a gather. After one of the first three the session goes on.
+ * [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_control(ordo_session *session, uint32_t model, const ordo_control *control);
+
 /* Hands the whole step to a strategy that takes over the schedule (strategy.h, run_schedule), right after step_begin; step_end follows.
  * NOT_FOUND without a record if the plan has none: run your own loop. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_run_schedule(ordo_session *session);

@@ -11,6 +11,7 @@
 #ifndef ORDO_STRATEGY_H
 #define ORDO_STRATEGY_H
 
+#include <ordo/control.h>
 #include <ordo/job.h>
 #include <ordo/state.h>
 
@@ -24,7 +25,9 @@ enum {
   ORDO_ACT_HEAD_INPUT = 4,   /* input of a vocabulary-parallel head */
   ORDO_ACT_LOSS_MAX = 5,     /* per-token maximum of the local logits */
   ORDO_ACT_LOSS_SUM = 6,     /* per-token sum of exp, and the target's logit */
-  ORDO_ACT_NORM_INPUT = 7    /* input of a norm: sequence parallelism */
+  ORDO_ACT_NORM_INPUT = 7,   /* input of a norm: sequence parallelism */
+  ORDO_ACT_UNIT_OUTPUT =
+      10 /* what a unit hands on, whole and last: activations, or the logits of the last unit (in any number of pieces) */
 };
 
 typedef struct ordo_activation {
@@ -123,7 +126,11 @@ typedef struct ordo_strategy {
 
   /* State */
   const ordo_state_ops *state; /* private blobs and full-parameter scopes; null: placements say everything */
+
+  /* Changes a setting of the running job (control.h; units and values were checked). ORDO_E_NOT_FOUND without a record for an operation
+   * that means nothing to this strategy; STATE, INVALID and UNSUPPORTED refuse and leave everything as it was. [step] since 0.1 */
+  ordo_status (*control)(void *self, const ordo_control *control);
 } ordo_strategy;
-ORDO_PIN_LAST(ordo_strategy, state);
+ORDO_PIN_LAST(ordo_strategy, control);
 
 #endif

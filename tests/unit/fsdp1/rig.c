@@ -49,6 +49,11 @@ static float initial(int param, int64_t i, int rank)
   return (float)((7 * param + i) % 29) / 8.0f - 1.5f + 10.0f * (float)rank;
 }
 
+float rig_initial(int untied, int param, int64_t i)
+{
+  return initial(param == RIG_HEAD && !untied ? 0 : param, i, 0);
+}
+
 /* Small: the sum over 64 ranks and 4 micro-batches of both uses of a tied weight stays exact in fp32, over 5 ranks in bf16. */
 static float gradient(int rank, int step, int micro, int param, int64_t i)
 {
@@ -420,6 +425,12 @@ void rig_compare(rig *r)
   rig_ok(ordo_session_release_full(r->session, 0), "release_full");
 }
 
+ordo_status rig_control(rig *r, uint32_t operation, uint32_t unit, int64_t value)
+{
+  const ordo_control control = ordo_control_make(operation, unit, value);
+  return ordo_session_control(r->session, 0, &control);
+}
+
 uint64_t rig_calls(const rig *r, const char *axis, uint32_t kind, uint64_t *bytes)
 {
   ordo_comm_stats stats = {.struct_size = sizeof stats};
@@ -438,8 +449,10 @@ static int unit_runs(const rig_step_spec *spec, uint32_t unit, int micro)
   return !(spec->skip_late >> unit & 1) || micro == spec->backward_only_in - 1;
 }
 
-static int is_used(const rig *r, const rig_step_spec *spec, int rank, int param)
+static int is_used(const rig *r, const rig_step_spec *spec, int rank, int param, int micro)
 {
+  if (micro < 4 && (spec->skip_in[micro] >> param & 1))
+    return 0;
   return !(spec->skip_params[rank] >> param & 1) && !(r->options.frozen >> param & 1);
 }
 
@@ -448,6 +461,8 @@ static ordo_status forward(rig *r, const rig_step_spec *spec, int micro)
   for (uint32_t u = 0; u < RIG_UNITS; u++) {
     if (!unit_runs(spec, u, micro))
       continue;
+    if (spec->before_unit != NULL)
+      spec->before_unit(spec->ctx, u, 0);
     ordo_status status = ordo_session_pre_forward(r->session, 0, u);
     if (status != ORDO_OK)
       return status;
@@ -479,6 +494,8 @@ static ordo_status backward(rig *r, const rig_step_spec *spec, int micro)
     const ordo_unit *unit = r->model->units[u];
     if (!unit_runs(spec, u, micro))
       continue;
+    if (spec->before_unit != NULL)
+      spec->before_unit(spec->ctx, u, 1);
     ordo_status status = ordo_session_pre_backward(r->session, 0, u);
     if (status != ORDO_OK)
       return status;
@@ -488,7 +505,7 @@ static ordo_status backward(rig *r, const rig_step_spec *spec, int micro)
     for (uint32_t p = unit->n_params; p-- > 0 && status == ORDO_OK;) {
       const ordo_param *param = unit->params[p];
       const int second = param->index == 0 && !r->options.untied && unit_runs(spec, RIG_UNITS - 1, micro);
-      if (is_used(r, spec, rig_rank, (int)param->index))
+      if (is_used(r, spec, rig_rank, (int)param->index, micro))
         status = write_gradient(r, param, micro, second);
     }
     if (status == ORDO_OK)
@@ -506,11 +523,18 @@ static double summed(const rig *r, const rig_step_spec *spec, int root, int64_t 
   for (int p = 0; p < RIG_PARAMS; p++)
     for (int rank = 0; root_of(r, p) == root && rank < rig_ranks; rank++)
       for (int micro = 0; micro < spec->n_micro; micro++)
-        if (unit_runs(spec, (uint32_t)PARAMS[p].unit, micro) && is_used(r, spec, rank, p)) {
+        if (unit_runs(spec, (uint32_t)PARAMS[p].unit, micro) && is_used(r, spec, rank, p, micro)) {
           sum += (double)gradient(rank, r->step, micro, p, i);
           *any = 1;
         }
   return sum;
+}
+
+/* What the setting of a divide factor makes of a gradient. */
+static double factor_of(const rig_step_spec *spec, int param)
+{
+  const int concerned = spec->factor_units == 0 || (spec->factor_units >> PARAMS[param].unit & 1);
+  return spec->factor > 0.0 && concerned ? spec->factor : 1.0;
 }
 
 static void move_reference(rig *r, const rig_step_spec *spec)
@@ -521,7 +545,7 @@ static void move_reference(rig *r, const rig_step_spec *spec)
     for (int p = 0; p < RIG_PARAMS; p++)
       for (int64_t i = 0; root_of(r, p) == p && i < rig_numel(p); i++) {
         int any = 0;
-        float grad = (float)(summed(r, spec, p, i, &any) / WEIGHT);
+        float grad = (float)(summed(r, spec, p, i, &any) * factor_of(spec, p) / WEIGHT);
         if (pass == 0)
           squares += (double)grad * (double)grad;
         if (pass == 0 || !any)
@@ -539,6 +563,8 @@ ordo_status rig_train(rig *r, const rig_step_spec *spec)
   r->step++;
   ordo_status status = ordo_session_step_begin(r->session, spec->n_micro, rig_rank == 0 ? WEIGHT - (double)(rig_ranks - 1) / 8 : 1.0 / 8);
   for (int micro = 0; status == ORDO_OK && micro < spec->n_micro; micro++) {
+    if (spec->before_micro != NULL)
+      spec->before_micro(spec->ctx, micro);
     status = ordo_session_micro_begin(r->session);
     if (status == ORDO_OK)
       status = forward(r, spec, micro);
@@ -548,6 +574,8 @@ ordo_status rig_train(rig *r, const rig_step_spec *spec)
       status = ordo_session_micro_end(r->session);
   }
   ordo_step_result result = {.struct_size = sizeof result};
+  if (status == ORDO_OK && spec->before_micro != NULL)
+    spec->before_micro(spec->ctx, spec->n_micro);
   if (status == ORDO_OK)
     status = ordo_session_step_end(r->session, &result);
   if (status != ORDO_OK)

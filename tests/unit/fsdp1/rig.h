@@ -44,7 +44,12 @@ typedef struct rig_step_spec {
   uint32_t skip_params[RIG_MAX_RANKS]; /* per rank, bit per param: no gradient in any micro-batch */
   int backward_only_in;                /* 0: in all micro-batches; n: units in skip_late run in micro-batch n-1 only */
   uint32_t skip_late;
-  void (*in_unit)(void *ctx, uint32_t unit, int backward); /* called while a unit is open; may be null */
+  uint32_t skip_in[4]; /* per micro-batch, bit per param: no gradient in it on any rank */
+  double factor;       /* gradients of the units in `factor_units` (bits; 0: all) are multiplied by it; 0: 1 */
+  uint32_t factor_units;
+  void (*before_micro)(void *ctx, int micro); /* before each micro-batch and, with n_micro, before the end of the step; may be null */
+  void (*before_unit)(void *ctx, uint32_t unit, int backward); /* before a unit is opened; may be null */
+  void (*in_unit)(void *ctx, uint32_t unit, int backward);     /* called while a unit is open; may be null */
   void *ctx;
 } rig_step_spec;
 
@@ -78,6 +83,8 @@ void rig_start(int argc, char **argv);
 int rig_stop(int failed);
 
 int64_t rig_numel(int param);
+/* Element of a parameter at the start. */
+float rig_initial(int untied, int param, int64_t i);
 /* Plan, session, setup. Status of the first that fails; the rig must be ended in any case. */
 ordo_status rig_begin(rig *r, const rig_options *options);
 /* Plan and session only. */
@@ -89,6 +96,8 @@ ordo_status rig_train(rig *r, const rig_step_spec *spec);
 void rig_evaluate(rig *r);
 /* Compares leaves, element by element through their chunks, and whole parameters in a gather-full scope. */
 void rig_compare(rig *r);
+/* One setting of the running job (ordo/control.h). */
+ordo_status rig_control(rig *r, uint32_t operation, uint32_t unit, int64_t value);
 /* Bytes and calls of a kind so far, on the axis that is called `axis`. */
 uint64_t rig_calls(const rig *r, const char *axis, uint32_t kind, uint64_t *bytes);
 /* Fails the test with all records if status is not ORDO_OK. */

@@ -43,7 +43,6 @@ static void options_must_fit(void **state)
   refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=often", .rebinds = 1}, ORDO_E_INVALID, "'often'");
   refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=1", .rebinds = 1}, ORDO_E_INVALID, "'reshard_after_forward' = '1'");
   refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=7", .rebinds = 1}, ORDO_E_INVALID, "'reshard_after_forward' = '7'");
-  refused(&(rig_options){.strategy = "fsdp2:output_dtype=bf16", .rebinds = 1}, ORDO_E_UNSUPPORTED, "output_dtype");
   refused(&(rig_options){.strategy = "fsdp2:offload=disk", .rebinds = 1}, ORDO_E_INVALID, "offload=disk without a directory");
   refused(&(rig_options){.strategy = "fsdp2:offload=disk:/does/not/exist", .rebinds = 1}, ORDO_E_IO, "/does/not/exist");
 }

@@ -118,6 +118,7 @@ static void test_constants_equal_those_of_the_sdk(void **state)
   assert_int_equal(LLAMA_POINT_ROW_OUTPUT, ORDO_ACT_ROW_OUTPUT);
   assert_int_equal(LLAMA_POINT_EMBED_OUTPUT, ORDO_ACT_EMBED_OUTPUT);
   assert_int_equal(LLAMA_POINT_HEAD_INPUT, ORDO_ACT_HEAD_INPUT);
+  assert_int_equal(LLAMA_POINT_UNIT_OUTPUT, ORDO_ACT_UNIT_OUTPUT);
 }
 
 static void test_bad_configurations(void **state)
@@ -396,9 +397,8 @@ static int on_ready(void *ctx, uint32_t param)
 static int on_activation(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
 {
   struct trace *trace = ctx;
-  (void)unit;
   assert_int_equal(rows, TOKENS);
-  assert_int_equal(columns, 24);
+  assert_int_equal(columns, point == LLAMA_POINT_UNIT_OUTPUT && unit == 3 ? 37 : 24);
   assert_non_null(data);
   return note(trace, backward ? "A" : "a", point);
 }
@@ -429,11 +429,60 @@ static void test_hooks_run_in_order(void **state)
   hooks.ctx = &trace;
   llama_set_hooks(model->llama, &hooks);
   assert_int_equal(forward_and_backward(model, &batch), LLAMA_OK);
-  assert_string_equal(trace.text, "f0 a3 F0 f1 a1 a2 a1 a2 F1 f2 a1 a2 a1 a2 F2 f3 a4 F3 "
-                                  "b3 r20 A4 r19 B3 "
-                                  "b2 A2 r16 r15 r14 A1 r18 A2 r13 r12 r11 r10 A1 r17 B2 "
-                                  "b1 A2 r7 r6 r5 A1 r9 A2 r4 r3 r2 r1 A1 r8 B1 "
-                                  "b0 A3 r0 B0 ");
+  assert_string_equal(trace.text, "f0 a3 a10 F0 f1 a1 a2 a1 a2 a10 F1 f2 a1 a2 a1 a2 a10 F2 f3 a4 a10 F3 "
+                                  "b3 A10 r20 A4 r19 B3 "
+                                  "b2 A10 A2 r16 r15 r14 A1 r18 A2 r13 r12 r11 r10 A1 r17 B2 "
+                                  "b1 A10 A2 r7 r6 r5 A1 r9 A2 r4 r3 r2 r1 A1 r8 B1 "
+                                  "b0 A10 A3 r0 B0 ");
+  test_model_free(model);
+}
+
+struct outputs {
+  uint32_t cleared_forward, cleared_backward; /* bit per unit: its output, or the gradient of it, is set to 0 */
+  int offered;                                /* outputs of the head */
+};
+
+static int clear_output(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
+{
+  struct outputs *outputs = ctx;
+  if (point != LLAMA_POINT_UNIT_OUTPUT)
+    return 0;
+  outputs->offered += unit == 3;
+  if ((backward ? outputs->cleared_backward : outputs->cleared_forward) >> unit & 1)
+    memset(data, 0, (size_t)(rows * columns) * sizeof *data);
+  return 0;
+}
+
+/* What a hook makes of an output is what the rest computes with, in both directions; logits come in as many pieces as the room has. */
+static void test_outputs_of_units_may_be_changed(void **state)
+{
+  (void)state;
+  struct batch batch;
+  struct test_model *model = ready_model(&batch, 0);
+  struct outputs outputs = {.cleared_forward = 1u << 3};
+  struct llama_hooks hooks = {.ctx = &outputs, .grad_adds = always_overwrite, .activation = clear_output};
+  int counted = 0;
+  for (int i = 0; i < TOKENS; i++)
+    counted += batch.targets[i] != -100;
+  llama_set_hooks(model->llama, &hooks);
+  for (int64_t room = 0; room <= 10; room += 10) { /* in one piece, and in pieces of 10 rows that backward computes again */
+    const int pieces = room == 0 ? 1 : (TOKENS + 9) / 10;
+    assert_int_equal(llama_reserve(model->llama, BATCH, SEQ, 1, room), LLAMA_OK);
+    outputs = (struct outputs){.cleared_forward = 1u << 3};
+    assert_true(fabs(loss_of(model, &batch, SEQ, 1) - counted * log(37.0)) < 1e-4);
+    assert_int_equal(outputs.offered, pieces);
+    assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_OK);
+    assert_int_equal(outputs.offered, room == 0 ? 2 * pieces : 3 * pieces);
+  }
+  outputs = (struct outputs){.cleared_backward = 1u << 1};
+  (void)loss_of(model, &batch, SEQ, 1);
+  assert_int_equal(llama_backward(model->llama, 1.0), LLAMA_OK);
+  for (uint32_t p = 0; p < model->n_params; p++) {
+    float most = 0.0f;
+    for (int64_t i = 0; i < llama_param_at(model->llama, p)->numel; i++)
+      most = fmaxf(most, fabsf(model->grad[p][i]));
+    assert_int_equal(most > 0.0f, llama_param_at(model->llama, p)->unit >= 2);
+  }
   test_model_free(model);
 }
 
@@ -517,6 +566,7 @@ int main(void)
       cmocka_unit_test(test_tied_gradient_is_a_sum_whatever_the_hook_says),
       cmocka_unit_test(test_no_counted_target),
       cmocka_unit_test(test_hooks_run_in_order),
+      cmocka_unit_test(test_outputs_of_units_may_be_changed),
       cmocka_unit_test(test_a_failing_hook_stops_the_pass),
       cmocka_unit_test(test_decoding_equals_forward),
   };

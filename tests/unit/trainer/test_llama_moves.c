@@ -127,9 +127,9 @@ static int overwrite(void *ctx, uint32_t param)
 static int activation(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
 {
   struct mover *m = ctx;
-  (void)unit;
+  const int logits = point == LLAMA_POINT_UNIT_OUTPUT && unit == llama_n_units(m->model->llama) - 1; /* in pieces */
   (void)data;
-  assert_true(rows == TOKENS && columns == config.hidden);
+  assert_true(logits ? columns == config.vocab : rows == TOKENS && columns == config.hidden);
   m->row_outputs += point == LLAMA_POINT_ROW_OUTPUT && !backward;
   return 0;
 }
