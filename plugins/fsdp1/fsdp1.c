@@ -31,6 +31,8 @@ ORDO_MANIFEST(
     "steps=strategy.wrap\n"
     "replaces_leaves=strategy.wrap\n"
     "reduces=yes\n"
+    "provides=sharded_parameters\n"
+    "conflicts=sharded_parameters\n"
     "mesh_axis=data\n"
     "alias=fsdp1_full_shard:sharding_strategy=FULL_SHARD\n"
     "alias=fsdp1_shard_grad_op:sharding_strategy=SHARD_GRAD_OP\n"

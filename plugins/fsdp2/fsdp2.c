@@ -28,6 +28,8 @@ ORDO_MANIFEST(
     "steps=strategy.prepare_joint\n"
     "replaces_leaves=strategy.prepare_joint\n"
     "reduces=yes\n"
+    "provides=sharded_parameters\n"
+    "conflicts=sharded_parameters\n"
     "mesh_axis=data\n"
     "alias=fsdp2_kept:reshard_after_forward=false\n"
     "alias=fsdp2_bf16:param_dtype=bf16\n"
@@ -169,6 +171,13 @@ static ordo_status activation(void *instance, const ordo_activation *activation)
   return fsdp2_output(instance, activation);
 }
 
+static int32_t wants_activation(void *instance, uint32_t point, const ordo_param *param, int32_t backward)
+{
+  const fsdp2 *self = instance;
+  (void)param, (void)backward;
+  return point == ORDO_ACT_UNIT_OUTPUT && self->options.output_dtype != ORDO_F32;
+}
+
 static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
 {
   return sharding_move_chunk(((fsdp2 *)instance)->job, leaf, chunk, slot, dst, 1);
@@ -198,6 +207,7 @@ static const ordo_strategy strategy = {
     .undo = undo,
     .grad_ready = grad_ready,
     .activation = activation,
+    .wants_activation = wants_activation,
     SHARDING_EVENTS,
     .state = &state,
 };

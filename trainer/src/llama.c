@@ -26,14 +26,9 @@ struct llama *llama_create(const struct llama_config *config, const struct llama
     model->config = *config;
     model->memory = memory != NULL ? *memory : (struct llama_memory){.alloc = kernels_alloc, .free = kernels_free};
     model->kernels = kernels_default();
-    model->heads = config->heads;
-    model->kv_heads = config->kv_heads;
-    model->q_size = config->heads * config->head_dim;
-    model->kv_size = config->kv_heads * config->head_dim;
-    model->inter = config->intermediate;
-    model->vocab = config->vocab;
+    model->layout = llama_whole(&model->config);
   }
-  if (model == NULL || llama_table_create(model) != LLAMA_OK) {
+  if (model == NULL || llama_table_create(model) != LLAMA_OK || llama_locals_create(model) != LLAMA_OK) {
     snprintf(reason, size, "no memory for the parameter table");
     llama_destroy(model);
     return NULL;
@@ -48,6 +43,7 @@ void llama_destroy(struct llama *model)
   llama_room_release(model);
   llama_work_release(model);
   bf16_gemm_destroy(model->gemm);
+  llama_locals_destroy(model);
   llama_table_destroy(model);
   free(model);
 }

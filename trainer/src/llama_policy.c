@@ -99,13 +99,13 @@ void llama_work_release(struct llama *model)
 static struct llama_work planned(const struct llama *model, int64_t tokens, int64_t logits_rows, int train)
 {
   struct llama_work work = model->work;
-  int64_t widest = larger(model->config.hidden, larger(model->inter, model->q_size));
+  int64_t widest = larger(model->config.hidden, larger(model->layout.most.inter, model->layout.most.q_size));
   work.matrix_numel = matrix_numel(model);
   work.tokens = larger(work.tokens, train ? tokens : 0);
   for (int slot = 0; model->gemm != NULL && slot < (train ? OPERAND_SLOTS : 1); slot++)
     work.slot_numel[slot] = larger(work.slot_numel[slot], tokens * widest);
   if (model->gemm != NULL && train)
-    work.slot_numel[OPERAND_DY0] = larger(work.slot_numel[OPERAND_DY0], logits_rows * model->vocab);
+    work.slot_numel[OPERAND_DY0] = larger(work.slot_numel[OPERAND_DY0], logits_rows * model->layout.vocab);
   return work;
 }
 

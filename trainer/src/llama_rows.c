@@ -90,24 +90,22 @@ void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t 
 }
 
 void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *dy,
-                         float *dx, float beta)
+                         float *dx, struct gradient gradient)
 {
   const float *weight = norm_weight(model, unit, nth);
-  uint32_t param = model->units[unit].first_param + nth;
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  ordo_dtype dtype = model->grad_dtype[param];
-  float *grad = dtype == ORDO_F32 || model->grad[param] == NULL ? model->grad[param] : model->work.vector;
-  if (grad != NULL && beta == 0.0f)
+  float *grad = gradient.dtype == ORDO_F32 || gradient.data == NULL ? gradient.data : model->work.vector;
+  if (grad != NULL && gradient.beta == 0.0f)
     memset(grad, 0, (size_t)hidden * sizeof *grad);
-  else if (grad != NULL && dtype != ORDO_F32)
-    kernels_widen(model->kernels, dtype, (size_t)hidden, model->grad[param], grad);
+  else if (grad != NULL && gradient.dtype != ORDO_F32)
+    kernels_widen(model->kernels, gradient.dtype, (size_t)hidden, gradient.data, grad);
   for (int64_t r = 0; r < rows; r += step) {
     int64_t n = smaller(step, rows - r);
     llama_round(model, model->policy.matmul, n * hidden, dy + r * hidden);
     model->kernels->rms_backward((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, dy + r * hidden, dx + r * hidden, grad);
   }
-  if (grad != NULL && dtype != ORDO_F32)
-    kernels_narrow(model->kernels, dtype, (size_t)hidden, grad, model->grad[param]);
+  if (grad != NULL && gradient.dtype != ORDO_F32)
+    kernels_narrow(model->kernels, gradient.dtype, (size_t)hidden, grad, gradient.data);
 }
 
 void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum)
@@ -168,12 +166,24 @@ static char *table_row(void *table, ordo_dtype dtype, int64_t row, int64_t hidde
   return (char *)table + row * hidden * (int64_t)ordo_dtype_size(dtype);
 }
 
+/* Row of the table here that holds the id; -1 if another part has it. */
+static int64_t row_of(const struct llama *model, int32_t id)
+{
+  int64_t row = id - model->layout.embed_first;
+  return row >= 0 && row < model->layout.embed_rows ? row : -1;
+}
+
 void llama_embedding_forward(struct llama *model, int64_t rows, const int32_t *ids, float *x)
 {
   int64_t hidden = model->config.hidden;
-  for (int64_t r = 0; r < rows; r++)
-    kernels_widen(model->kernels, model->dtype[0], (size_t)hidden, table_row(model->data[0], model->dtype[0], ids[r], hidden),
-                  x + r * hidden);
+  for (int64_t r = 0; r < rows; r++) {
+    int64_t row = row_of(model, ids[r]);
+    if (row < 0)
+      memset(x + r * hidden, 0, (size_t)hidden * sizeof *x);
+    else
+      kernels_widen(model->kernels, model->dtype[0], (size_t)hidden, table_row(model->data[0], model->dtype[0], row, hidden),
+                    x + r * hidden);
+  }
   llama_round(model, model->policy.embedding, rows * hidden, x);
 }
 
@@ -191,14 +201,16 @@ static void add_rows_low(struct llama *model, int64_t rows, const int32_t *ids, 
   size_t hidden = (size_t)model->config.hidden;
   int64_t *keys = model->work.keys;
   float *sum = model->work.vector;
+  int64_t n = 0;
   for (int64_t r = 0; r < rows; r++)
-    keys[r] = (int64_t)ids[r] << 32 | r;
-  qsort(keys, (size_t)rows, sizeof *keys, compare_keys);
-  for (int64_t r = 0; r < rows;) {
-    int64_t id = keys[r] >> 32;
-    void *row = table_row(model->grad[0], dtype, id, model->config.hidden);
+    if (row_of(model, ids[r]) >= 0)
+      keys[n++] = row_of(model, ids[r]) << 32 | r;
+  qsort(keys, (size_t)n, sizeof *keys, compare_keys);
+  for (int64_t r = 0; r < n;) {
+    int64_t at = keys[r] >> 32;
+    void *row = table_row(model->grad[0], dtype, at, model->config.hidden);
     kernels_widen(kernels, dtype, hidden, row, sum);
-    for (; r < rows && keys[r] >> 32 == id; r++)
+    for (; r < n && keys[r] >> 32 == at; r++)
       kernels->add(hidden, sum, dx + (size_t)(keys[r] & 0xffffffff) * hidden, sum);
     kernels_narrow(kernels, dtype, hidden, sum, row);
   }
@@ -211,13 +223,14 @@ void llama_embedding_backward(struct llama *model, int64_t rows, const int32_t *
   if (grad == NULL)
     return;
   if (beta == 0.0f)
-    memset(grad, 0, (size_t)model->vocab * hidden * ordo_dtype_size(model->grad_dtype[0]));
+    memset(grad, 0, (size_t)model->layout.embed_rows * hidden * ordo_dtype_size(model->grad_dtype[0]));
   if (model->grad_dtype[0] != ORDO_F32) {
     add_rows_low(model, rows, ids, dx);
     return;
   }
   for (int64_t r = 0; r < rows; r++) {
-    float *row = grad + (size_t)ids[r] * hidden;
-    model->kernels->add(hidden, row, dx + (size_t)r * hidden, row);
+    int64_t at = row_of(model, ids[r]);
+    if (at >= 0)
+      model->kernels->add(hidden, grad + (size_t)at * hidden, dx + (size_t)r * hidden, grad + (size_t)at * hidden);
   }
 }

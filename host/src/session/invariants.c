@@ -190,6 +190,8 @@ ordo_status ordo_invariants_verify(ordo_session *session)
       status = precision_has_one_owner(session, model);
     if (status == ORDO_OK)
       status = ties_are_intact(session, model);
+    if (status == ORDO_OK)
+      status = ordo_placements_check(model);
   }
   return status;
 }
@@ -264,21 +266,30 @@ ordo_status ordo_invariants_reduced(ordo_session *session)
   return ORDO_OK;
 }
 
+/* A pair (hash, ~hash) for every group of ranks that should hold the same: one for a replicated leaf, several where the axis has copies of
+ * parts. This rank fills that of its own group. */
+static void add_hashes(GArray *sums, GPtrArray *leaves, const ordo_leaf *leaf, const ordo_axis *axis)
+{
+  const int32_t copies = ordo_placement_copies(leaf->placement->data[axis->index], axis->size);
+  for (int32_t group = 0; copies > 1 && group < axis->size / copies; group++) {
+    guint64 pair[2] = {0, 0};
+    if (group == axis->coordinate / copies) {
+      pair[0] = leaf->data ? ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype)) : 0;
+      pair[1] = ~pair[0];
+    }
+    g_array_append_vals(sums, pair, 2);
+    g_ptr_array_add(leaves, (gpointer)leaf);
+  }
+}
+
 static ordo_status drift_on(ordo_session *session, ordo_model_state *model, uint32_t axis)
 {
   g_autoptr(GArray) sums = g_array_new(FALSE, FALSE, sizeof(guint64));
   g_autoptr(GPtrArray) leaves = g_ptr_array_new();
   ordo_status status;
-  for (uint32_t i = 0; i < model->view.n_leaves; i++) {
-    const ordo_leaf *leaf = model->view.leaves[i];
-    guint64 pair[2];
-    if (leaf->placement->data[axis] != ORDO_REPLICATE || !leaf->data || leaf->opaque)
-      continue;
-    pair[0] = ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype));
-    pair[1] = ~pair[0];
-    g_array_append_vals(sums, pair, 2);
-    g_ptr_array_add(leaves, (gpointer)leaf);
-  }
+  for (uint32_t i = 0; i < model->view.n_leaves; i++)
+    if (!model->view.leaves[i]->opaque)
+      add_hashes(sums, leaves, model->view.leaves[i], session->mesh->axes[axis]);
   status = ordo_session_reduce(session, session->mesh->axes[axis]->comm, sums->data, (int64_t)sums->len, ORDO_U64, ORDO_MAX, "drift check");
   if (status != ORDO_OK)
     return status;

@@ -358,6 +358,10 @@ void ordo_account_part_stats(const ordo_account *account, uint32_t axis, void (*
 void ordo_account_release_parts(ordo_account *account, const ordo_comm_provider *provider);
 void ordo_account_free(ordo_account *account);
 
+/* activation.c */
+/* The instance, which has `activation`, wants to see that place. */
+gboolean ordo_activation_wanted(const ordo_instance *instance, uint32_t point, const ordo_param *param, int32_t backward);
+
 /* calls.c */
 ordo_status ordo_calls_build(ordo_session *session);
 void ordo_calls_free(ordo_session *session);
@@ -374,6 +378,9 @@ ordo_leaf *ordo_norm_side(ordo_leaf_record *record);
 ordo_status ordo_norm_compute(ordo_session *session, double *norm);
 void ordo_norm_scale(ordo_leaf *leaf, double factor);
 const ordo_leaf *ordo_norm_first_nonfinite(ordo_session *session);
+
+/* placements.c: replicas are replicas and shards are shards, over all ranks. Collective. */
+ordo_status ordo_placements_check(ordo_model_state *model);
 
 /* invariants.c */
 ordo_status ordo_invariants_after_step(ordo_session *session);

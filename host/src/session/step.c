@@ -475,7 +475,10 @@ ordo_status ordo_session_activation(ordo_session *session, uint32_t index, ordo_
   session->where = "activation";
   call = (const ordo_activation_call *)(const void *)model->calls.activation->data;
   for (end = call + model->calls.activation->len; call < end; call++) {
-    ordo_status status = call->call(call->self, activation);
+    ordo_status status;
+    if (!ordo_activation_wanted(call->owner, activation->point, activation->param, activation->backward))
+      continue;
+    status = call->call(call->self, activation);
     if (G_UNLIKELY(status != ORDO_OK))
       return ordo_session_leave(session, plugin_failed(session, call->owner, status));
   }
