@@ -24,6 +24,7 @@ ORDO_MANIFEST(
     "license=Apache-2.0\n"
     "flags=requires_joint_prepare,restores_after_wrap,supports_no_sync\n"
     "flags[param_dtype!=f32]=owns_precision\n"
+    "flags[no_sync=false]=handles_gradient_accumulation\n"
     "steps=strategy.prepare_joint\n"
     "replaces_leaves=strategy.prepare_joint\n"
     "reduces=yes\n"

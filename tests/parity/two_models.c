@@ -301,7 +301,7 @@ static int run(ordo_context *context, const ordo_comm_provider *comm, const char
   for (uint32_t m = 0; m < N_MODELS; m++) {
     side *s = &j.sides[m];
     *s = (side){&j, m, llama_create(&config, NULL, reason, sizeof reason), ordo_weights_fresh(&config, 5 + m, 0.08)};
-    const struct llama_hooks hooks = {s, pre_forward, post_forward, pre_backward, grad_adds, grad_ready, post_backward, NULL};
+    const struct llama_hooks hooks = {s, pre_forward, post_forward, pre_backward, grad_adds, grad_ready, post_backward, NULL, NULL};
     llama_set_hooks(s->llama, &hooks);
     if (llama_reserve(s->llama, 2, SEQ, m == POLICY ? LLAMA_KEEP_INPUTS : LLAMA_FORWARD_ONLY, 0) != LLAMA_OK)
       return ORDO_E_NOMEM;

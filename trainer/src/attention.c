@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels_gemm.h"
+#include "kernels_low.h"
 
 /* Rows of one block and the keys that its last row sees. */
 struct block {
@@ -32,6 +33,20 @@ static float score_scale(const struct attention *shape)
   return (float)(1.0 / sqrt((double)shape->head_dim));
 }
 
+/* Probabilities [rows, keys] as an operand. */
+static void round_probabilities(const struct attention *shape, const struct block *b, float *p)
+{
+  kernels_round(shape->kernels, shape->softmax, (size_t)(b->rows * b->keys), p);
+  kernels_round(shape->kernels, shape->matmul, (size_t)(b->rows * b->keys), p);
+}
+
+/* A block's rows of one head in a token-major array. */
+static void round_rows(const struct attention *shape, const struct block *b, float *x)
+{
+  for (int64_t r = 0; shape->matmul != ORDO_F32 && r < b->rows; r++)
+    kernels_round(shape->kernels, shape->matmul, (size_t)shape->head_dim, x + r * shape->heads * shape->head_dim);
+}
+
 int64_t attention_workspace(int64_t keys, int backward)
 {
   return backward ? 2 * ATTENTION_ROWS * keys + ATTENTION_ROWS : ATTENTION_ROWS * keys;
@@ -50,9 +65,12 @@ void attention_forward(const struct attention *shape, const float *q, const floa
       struct block b = block_at(shape, i);
       int64_t at = b.row * q_stride + head * hd;
       gemm_nt(b.rows, b.keys, hd, q + at, q_stride, kh, kv_stride, 0.0f, work, b.keys);
+      kernels_round(shape->kernels, shape->matmul, (size_t)(b.rows * b.keys), work);
       shape->kernels->softmax_causal((size_t)b.rows, (size_t)b.keys, (size_t)b.keys, (size_t)(shape->first + b.row), score_scale(shape),
                                      work, lse + head * shape->queries + b.row);
+      round_probabilities(shape, &b, work);
       gemm_nn(b.rows, hd, b.keys, work, b.keys, vh, kv_stride, 0.0f, out + at, q_stride);
+      round_rows(shape, &b, out + at);
     }
   }
 }
@@ -73,11 +91,15 @@ static void block_backward(const struct attention *shape, struct block b, int64_
   size_t rows = (size_t)b.rows;
   size_t keys = (size_t)b.keys;
   gemm_nt(b.rows, b.keys, hd, q + at, q_stride, kh, kv_stride, 0.0f, p, b.keys);
+  kernels_round(kernels, shape->matmul, rows * keys, p);
   kernels->softmax_again(rows, keys, keys, (size_t)b.row, score_scale(shape), p, lse + head * shape->queries + b.row);
-  gemm_tn(b.keys, hd, b.rows, p, b.keys, dout + at, q_stride, beta, dvh, kv_stride);
   gemm_nt(b.rows, b.keys, hd, dout + at, q_stride, vh, kv_stride, 0.0f, ds, b.keys);
+  kernels_round(kernels, shape->matmul, rows * keys, ds);
   kernels->row_dot(rows, (size_t)hd, dout + at, (size_t)q_stride, out + at, (size_t)q_stride, delta);
-  kernels->softmax_backward(rows, keys, keys, score_scale(shape), p, delta, ds);
+  kernels->softmax_backward(rows, keys, keys, score_scale(shape), p, delta, ds); /* of the probabilities before they were rounded */
+  kernels_round(kernels, shape->matmul, rows * keys, ds);
+  round_probabilities(shape, &b, p);
+  gemm_tn(b.keys, hd, b.rows, p, b.keys, dout + at, q_stride, beta, dvh, kv_stride);
   gemm_nn(b.rows, hd, b.keys, ds, b.keys, kh, kv_stride, 0.0f, dq + at, q_stride);
   gemm_tn(b.keys, hd, b.rows, ds, b.keys, q + at, q_stride, beta, dkh, kv_stride);
 }

@@ -7,6 +7,7 @@
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
+#include <ordo/dtype.h>
 #include <stdint.h>
 
 #include "kernels.h"
@@ -20,6 +21,10 @@ struct attention {
   int64_t head_dim;
   int64_t queries; /* rows of q: tokens first ... first + queries - 1 of the sequence */
   int64_t first;   /* keys 0 ... first + r are visible to query row r */
+  /* What operands and results of products, and probabilities, are rounded to. q, k, v and dout come rounded; dq, dk and dv, the last two
+   * sums of several products, are left to the caller. */
+  ordo_dtype matmul;
+  ordo_dtype softmax;
 };
 
 /* Floats of workspace for sequences of up to `keys` keys. */

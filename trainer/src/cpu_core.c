@@ -3,6 +3,16 @@
 
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* The compilers' own test does not know this one everywhere. It needs the wide registers, which the callers ask for. */
+static int has_f16c(void)
+{
+  unsigned a, b, c = 0, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+#endif
 
 enum cpu_isa cpu_core_isa(void)
 {
@@ -11,7 +21,7 @@ enum cpu_isa cpu_core_isa(void)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
     return CPU_AVX512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
     return CPU_AVX2;
 #endif
   return CPU_PORTABLE;

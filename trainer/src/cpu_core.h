@@ -9,7 +9,8 @@
 
 enum cpu_isa { CPU_PORTABLE = 0, CPU_AVX2 = 1, CPU_AVX512 = 2 };
 
-/* The best of the three that processor and kernel support (AVX2 means AVX2 and FMA; AVX512 means F, BW, DQ and VL). [any] since 0.1 */
+/* The best of the three that processor and kernel support (AVX2 means AVX2, FMA and F16C; AVX512 means F, BW, DQ and VL). [any] since 0.1
+ */
 enum cpu_isa cpu_core_isa(void);
 /* cpu_core_isa, or what ORDO_CPU (portable, avx2, avx512) asks for if the processor can do it. *ignored (may be null) is set to 1
  * if ORDO_CPU holds anything else or more than the processor has. [any] since 0.1 */

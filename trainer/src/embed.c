@@ -43,7 +43,8 @@ static ordo_status model_build(void *ctx, ordo_session *session, uint32_t model,
     for (uint32_t p = unit->first_param; status == ORDO_OK && p < unit->first_param + unit->n_params; p++) {
       const struct llama_param *param = llama_param_at(embed->llama, p);
       ordo_param_desc desc = {.struct_size = sizeof desc, .name = param->name, .dtype = ORDO_F32};
-      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay && decays(embed) ? ORDO_PARAM_DECAY : 0u);
+      desc.flags = (embed->options.train ? ORDO_PARAM_REQUIRES_GRAD : 0u) | (param->decay && decays(embed) ? ORDO_PARAM_DECAY : 0u) |
+                   (param->ndim == 1 ? ORDO_PARAM_NORM : 0u);
       desc.tp_hint = param->tp_hint;
       desc.tp_block = (int32_t)param->tp_block;
       desc.tie_group = param->tie_group;
@@ -72,7 +73,17 @@ static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *pa
   ordo_embed *embed = ctx;
   (void)model;
   if (embed->llama)
-    llama_bind(embed->llama, param->index, data, grad);
+    llama_bind_as(embed->llama, param->index, param->dtype, data, param->grad_dtype, grad);
+  return ORDO_OK;
+}
+
+/* The model computes with 16-bit storage. Where it is follows in a bind; there is none while it does not exist. */
+static ordo_status convert(void *ctx, const ordo_model *model, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype)
+{
+  ordo_embed *embed = ctx;
+  (void)model;
+  if (embed->llama)
+    llama_bind_as(embed->llama, param->index, dtype, NULL, grad_dtype, NULL);
   return ORDO_OK;
 }
 
@@ -174,6 +185,11 @@ static int hook_activation(void *ctx, const struct llama_activation *a)
   return ordo_session_activation(embed->session, 0, &activation);
 }
 
+static ordo_dtype hook_op_dtype(void *ctx, uint32_t op)
+{
+  return ordo_session_op_dtype(((ordo_embed *)ctx)->session, op);
+}
+
 static void *session_alloc(void *ctx, size_t bytes, uint32_t tag)
 {
   return ordo_session_alloc(((ordo_embed *)ctx)->session, bytes, tag);
@@ -222,7 +238,8 @@ static ordo_status create_llama(ordo_embed *embed)
                               .grad_adds = hook_grad_adds,
                               .grad_ready = hook_grad_ready,
                               .post_backward = ordo_embed_post_backward,
-                              .activation = hook_activation};
+                              .activation = hook_activation,
+                              .op_dtype = hook_op_dtype};
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   embed->llama = llama_create(&embed->options.weights->config, &memory, reason, sizeof reason);
@@ -253,7 +270,8 @@ static ordo_status create_session(ordo_embed *embed)
                             .scheduler_create = scheduler_create,
                             .scheduler_step = scheduler_step,
                             .activation_numel = activation_numel,
-                            .metric = metric};
+                            .metric = metric,
+                            .convert = convert};
   ordo_session_options options = {.struct_size = sizeof options,
                                   .comm = o->comm,
                                   .seed = o->seed,
@@ -314,7 +332,7 @@ ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **re
   if (status == ORDO_OK) {
     embed->model = ordo_session_model(embed->session, 0);
     for (uint32_t p = 0; p < embed->model->n_params; p++)
-      llama_bind(embed->llama, p, embed->model->params[p]->data, embed->model->params[p]->grad);
+      (void)bind(embed, embed->model, embed->model->params[p], embed->model->params[p]->data, embed->model->params[p]->grad);
     status = localize(embed);
     if (status == ORDO_OK && options->batch > 0)
       status = reserve(embed);

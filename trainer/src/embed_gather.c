@@ -6,19 +6,23 @@
  */
 #include "embed_private.h"
 
+#include "kernels_low.h"
 #include "pieces.h"
 
 #include <string.h>
 
 static void copy_pieces(const ordo_leaf *leaf, const ordo_param *param, float *full)
 {
+  const struct kernels *kernels = kernels_default();
+  const char *grad = leaf->grad;
   ordo_piece_run run;
   for (uint64_t c = 0; c < leaf->placement->n_chunks; c++) {
     const ordo_chunk *chunk = &leaf->placement->chunks[c];
     if (chunk->param != param)
       continue;
     for (int64_t i = 0; ordo_piece_run_at(chunk, i, &run); i++)
-      memcpy(full + run.param_first, (const float *)leaf->grad + run.leaf_first, (size_t)run.count * sizeof *full);
+      kernels_widen(kernels, leaf->grad_dtype, (size_t)run.count, grad + (size_t)run.leaf_first * ordo_dtype_size(leaf->grad_dtype),
+                    full + run.param_first);
   }
 }
 
@@ -30,9 +34,9 @@ static ordo_status gather_gradient(ordo_embed *embed, const ordo_param *param, f
     const ordo_leaf *leaf = model->leaves[i];
     if (!leaf->grad || leaf->grad_state != ORDO_GRAD_HELD || !ordo_piece_is_mine(leaf->placement, mesh))
       continue;
-    if (leaf->grad_dtype != ORDO_F32)
+    if (leaf->grad_dtype != ORDO_F32 && !kernels_is_low(leaf->grad_dtype))
       return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-GATHER", "a gradient cannot be gathered", leaf->name,
-                       "its elements are not fp32", "use a precision plugin with fp32 masters");
+                       "its elements are neither fp32, bf16 nor fp16", "use a precision plugin with fp32 masters");
     copy_pieces(leaf, param, full);
   }
   return mesh->size > 1 ? ordo_all_reduce(mesh->world, full, param->numel, ORDO_F32, ORDO_SUM, 1.0) : ORDO_OK;

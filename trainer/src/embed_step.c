@@ -24,7 +24,7 @@ static ordo_status empty_param(ordo_embed *embed, const ordo_param *param)
   for (uint32_t d = 0; d < param->ndim; d++)
     numel *= param->local_shape[d];
   if (param->grad && !embed->options.dry && !ordo_session_grad_adds(embed->session, 0, param->index))
-    memset(param->grad, 0, (size_t)numel * sizeof(float));
+    memset(param->grad, 0, (size_t)numel * ordo_dtype_size(param->grad_dtype));
   return ordo_session_grad_ready(embed->session, 0, param->index);
 }
 

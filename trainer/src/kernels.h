@@ -1,8 +1,8 @@
 /* kernels.h - elementwise and row kernels, one table per instruction set.
  *
- * kernels_impl.c is compiled once per instruction set; kernels_for picks a table at run time. All arrays are fp32, row-major and
- * need no alignment. Row sums are kept in fp32 partial sums of one vector per row, so results differ between instruction sets
- * in the last bits, not between runs.
+ * kernels_impl.c is compiled once per instruction set; kernels_for picks a table at run time. Arrays are fp32 unless they are named
+ * after a 16-bit format, row-major, and need no alignment. Row sums are kept in fp32 partial sums of one vector per row, so results differ
+ * between instruction sets in the last bits, not between runs.
  */
 #ifndef KERNELS_H
 #define KERNELS_H
@@ -59,6 +59,15 @@ struct kernels {
   void (*adamw)(size_t n, float *w, const float *g, float *m, float *v, const struct kernels_adamw *c);
   /* u = momentum * u + factor * g (first: u = factor * g), w -= lr * u; u may be null. */
   void (*sgd)(size_t n, float *w, const float *g, float *u, float factor, float momentum, float lr, int first);
+
+  /* Conversions, with the bits of ordo/half.h in every table: nearest even, subnormals kept. The arrays do not overlap. */
+  void (*f32_from_bf16)(size_t n, const uint16_t *from, float *to);
+  void (*f32_from_f16)(size_t n, const uint16_t *from, float *to);
+  void (*bf16_from_f32)(size_t n, const float *from, uint16_t *to);
+  void (*f16_from_f32)(size_t n, const float *from, uint16_t *to);
+  /* There and back: fp32 values that the format has. `to` may be `from`. */
+  void (*round_bf16)(size_t n, const float *from, float *to);
+  void (*round_f16)(size_t n, const float *from, float *to);
 };
 
 /* The table for an instruction set the processor has; null if this build has none for it. [any] since 0.1 */

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels_half_impl.h"
+
 #define KERNELS_JOIN2(A, B) A##B
 #define KERNELS_JOIN(A, B) KERNELS_JOIN2(A, B)
 #define KERNELS_TEXT2(A) #A
@@ -312,4 +314,10 @@ const struct kernels KERNELS_TABLE = {
     .exp_sum = exp_sum,
     .adamw = adamw,
     .sgd = sgd,
+    .f32_from_bf16 = f32_from_bf16,
+    .f32_from_f16 = f32_from_f16,
+    .bf16_from_f32 = bf16_from_f32,
+    .f16_from_f32 = f16_from_f32,
+    .round_bf16 = round_bf16,
+    .round_f16 = round_f16,
 };

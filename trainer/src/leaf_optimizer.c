@@ -1,7 +1,7 @@
 /* leaf_optimizer.c - see leaf_optimizer.h. */
 #include "leaf_optimizer.h"
 
-#include "kernels.h"
+#include "kernels_low.h"
 #include "pieces.h"
 
 #include <glib.h>
@@ -78,6 +78,37 @@ static void publish(leaf_optimizer *self)
   }
 }
 
+/* n elements from `first` on, with state from there. */
+static void update_range(const leaf_optimizer *self, const ordo_group *group, const leaf_state *state, int64_t first, size_t n, float *data,
+                         const float *grad, double factor)
+{
+  float *slots[MAX_SLOTS];
+  for (int i = 0; i < MAX_SLOTS; i++)
+    slots[i] = state->slots[i] ? state->slots[i] + first : NULL;
+  if (self->options.is_sgd) {
+    struct sgd_options o = {group->lr, self->options.momentum};
+    sgd_step(self->kernels, n, data, grad, slots[0], &o, state->steps, factor);
+  } else {
+    struct adamw_options o = {group->lr, self->options.beta1, self->options.beta2, self->options.eps, group->weight_decay};
+    adamw_step(self->kernels, n, data, grad, slots[0], slots[1], &o, state->steps, factor);
+  }
+}
+
+/* Weights or gradients of 16 bits: a piece at a time is widened, updated in fp32 and rounded back. State is fp32. */
+static void update_low(const leaf_optimizer *self, const ordo_group *group, const leaf_state *state, const ordo_leaf *leaf, double factor)
+{
+  enum { AT_ONCE = 2048 };
+  float data[AT_ONCE], grad[AT_ONCE];
+  for (int64_t first = 0; first < leaf->numel; first += AT_ONCE) {
+    size_t n = (size_t)MIN(leaf->numel - first, (int64_t)AT_ONCE);
+    char *weights = (char *)leaf->data + (size_t)first * ordo_dtype_size(leaf->dtype);
+    kernels_widen(self->kernels, leaf->dtype, n, weights, data);
+    kernels_widen(self->kernels, leaf->grad_dtype, n, (char *)leaf->grad + (size_t)first * ordo_dtype_size(leaf->grad_dtype), grad);
+    update_range(self, group, state, first, n, data, grad, factor);
+    kernels_narrow(self->kernels, leaf->dtype, n, data, weights);
+  }
+}
+
 static ordo_status update(leaf_optimizer *self, const ordo_group *group, ordo_leaf *leaf, double factor)
 {
   ordo_leaf *work = leaf->master ? leaf->master : leaf;
@@ -89,13 +120,10 @@ static ordo_status update(leaf_optimizer *self, const ordo_group *group, ordo_le
   state->steps++;
   if (self->dry)
     return ORDO_OK;
-  if (self->options.is_sgd) {
-    struct sgd_options o = {group->lr, self->options.momentum};
-    sgd_step(self->kernels, (size_t)work->numel, work->data, work->grad, state->slots[0], &o, state->steps, factor);
-  } else {
-    struct adamw_options o = {group->lr, self->options.beta1, self->options.beta2, self->options.eps, group->weight_decay};
-    adamw_step(self->kernels, (size_t)work->numel, work->data, work->grad, state->slots[0], state->slots[1], &o, state->steps, factor);
-  }
+  if (kernels_is_low(work->dtype) || kernels_is_low(work->grad_dtype))
+    update_low(self, group, state, work, factor);
+  else
+    update_range(self, group, state, 0, (size_t)work->numel, work->data, work->grad, factor);
   return ORDO_OK;
 }
 
@@ -316,7 +344,7 @@ ordo_status ordo_leaf_optimizer_create(ordo_context *context, ordo_session *sess
   optimizer->struct_size = sizeof *optimizer;
   optimizer->ctx = self;
   optimizer->name = options->is_sgd ? "sgd" : "adamw";
-  optimizer->flags = ORDO_OPTIMIZER_APPLIES_FACTOR;
+  optimizer->flags = ORDO_OPTIMIZER_APPLIES_FACTOR | ORDO_OPTIMIZER_16_BIT;
   optimizer->n_groups = N_GROUPS;
   optimizer->groups = self->groups;
   optimizer->step = optimizer_step;

@@ -19,8 +19,8 @@ typedef struct ordo_leaf_optimizer_options {
   double momentum;
 } ordo_leaf_optimizer_options;
 
-/* Fills *optimizer for the trainable leaves of the model. State is allocated from the session under ORDO_MEM_OPTIMIZER. Errors: INVALID
- * (a leaf that is not fp32 and has no master). */
+/* Fills *optimizer for the trainable leaves of the model. State is fp32, allocated from the session under ORDO_MEM_OPTIMIZER. A leaf of 16
+ * bits without a master is updated in fp32 and rounded back at every step, so an update below half a unit of its last place is lost. */
 ordo_status ordo_leaf_optimizer_create(ordo_context *context, ordo_session *session, const ordo_leaf_optimizer_options *options,
                                        const ordo_model *model, ordo_optimizer *optimizer);
 /* Calls `stepping` when an update begins (1) and has ended (0). */

@@ -41,6 +41,8 @@ void llama_destroy(struct llama *model)
   if (model == NULL)
     return;
   llama_room_release(model);
+  llama_work_release(model);
+  bf16_gemm_destroy(model->gemm);
   llama_locals_destroy(model);
   llama_table_destroy(model);
   free(model);
@@ -78,13 +80,30 @@ const struct llama_param *llama_param_at(const struct llama *model, uint32_t par
 
 void llama_bind(struct llama *model, uint32_t param, float *data, float *grad)
 {
+  llama_bind_as(model, param, ORDO_F32, data, ORDO_F32, grad);
+}
+
+void llama_bind_as(struct llama *model, uint32_t param, ordo_dtype dtype, void *data, ordo_dtype grad_dtype, void *grad)
+{
+  model->dtype[param] = dtype;
   model->data[param] = data;
+  model->grad_dtype[param] = grad_dtype;
   model->grad[param] = grad;
 }
 
 void llama_set_dry(struct llama *model)
 {
   model->dry = 1;
+}
+
+void llama_set_kernels(struct llama *model, const struct kernels *kernels)
+{
+  model->kernels = kernels;
+}
+
+int64_t llama_work_bytes(const struct llama *model)
+{
+  return model->work.bytes;
 }
 
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks)

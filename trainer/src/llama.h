@@ -3,7 +3,16 @@
  * What it is not: it owns no weights and no gradients (llama_bind says where they are), reads no files, knows no optimizer and
  * no ranks. What happens between units is told to the caller through hooks, so that a strategy may move storage around.
  *
- * Words: N = batch * seq tokens; a matrix [rows, columns] is row-major fp32; a linear layer's weight is [out, in] (Hugging Face).
+ * Words: N = batch * seq tokens; a matrix [rows, columns] is row-major; a linear layer's weight is [out, in] (Hugging Face).
+ *
+ * Numbers: weights and gradients are stored as fp32, bf16 or fp16 (llama_bind_as), activations as fp32. Sums are always fp32. What is
+ * rounded besides storage is the policy's business (hooks.op_dtype):
+ *   matmul       operands of products before, results after: linear layers, q k^T, probabilities times v, and the gradients of these.
+ *                Results that are added up (gradients of a norm's output, of k and v of a group) are rounded once, after the sum. Weight
+ *                gradients are rounded to their own type only
+ *   norm, rope, softmax (probabilities), embedding, elementwise (residual sum, silu(gate) * up)
+ *                computed in fp32, results of the forward pass rounded
+ *   loss         always fp32
  *
  * Invariants
  *  - A weight pointer is read after the unit's pre_forward or pre_backward hook and not used after its post_ hook.
@@ -14,6 +23,7 @@
 #ifndef LLAMA_H
 #define LLAMA_H
 
+#include <ordo/dtype.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -119,6 +129,9 @@ struct llama_hooks {
   /* Called at the points that llama_localize asked for; without it, at the first four, whose shapes then do not change, and at outputs of
    * units. */
   int (*activation)(void *ctx, const struct llama_activation *activation);
+  /* The type (ORDO_F32, ORDO_BF16, ORDO_F16) for operations of a class (ORDO_OP_ of ordo/precision.h). Asked at the start of each
+   * forward pass, for it and its backward, and when room is reserved; null: fp32. */
+  ordo_dtype (*op_dtype)(void *ctx, uint32_t op);
 };
 
 struct llama;
@@ -140,6 +153,14 @@ const struct llama_param *llama_param_at(const struct llama *model, uint32_t par
 /* Where param computes from now on: numel fp32 each; null data: not available now; null grad: no gradient wanted (frozen). Tied
  * params are bound each; normally to the same memory. Kept until the next bind. since 0.1 */
 void llama_bind(struct llama *model, uint32_t param, float *data, float *grad);
+/* The same for numel elements of ORDO_F32, ORDO_BF16 or ORDO_F16 each; anything else is refused when the unit runs. Tied params have one
+ * type. Room for passes must be reserved after a param became 16-bit for the first time (with null data, if that comes later). since 0.1 */
+void llama_bind_as(struct llama *model, uint32_t param, ordo_dtype dtype, void *data, ordo_dtype grad_dtype, void *grad);
+struct kernels;
+/* Computes with these kernels instead of kernels_default(), for tests and benchmarks. They must outlive the model. since 0.1 */
+void llama_set_kernels(struct llama *model, const struct kernels *kernels);
+/* Bytes of work space that 16-bit storage and products took beside activations; 0 if all is fp32. since 0.1 */
+int64_t llama_work_bytes(const struct llama *model);
 /* From now on passes compute nothing and read and write no weight, gradient or activation; `memory` may hand out addresses without
  * memory. Hooks are called as ever: such a pass is over the real shape for hooks, and over no row for kernels. since 0.1 */
 void llama_set_dry(struct llama *model);
@@ -170,7 +191,7 @@ enum {
   LLAMA_KEEP_INPUTS = 2 /* activation checkpointing: a layer keeps its input only, and backward computes the rest again */
 };
 
-/* Bytes that llama_reserve allocates, exactly; the derivation is in llama_memory.c. since 0.1 */
+/* Bytes that llama_reserve allocates for activations, exactly; the derivation is in llama_memory.c. since 0.1 */
 int64_t llama_activation_bytes(const struct llama_config *config, int64_t batch, int64_t seq, int train, int64_t logits_rows);
 /* The same for what this process has of the model, whose logits_rows 0 stands for the default. since 0.1 */
 int64_t llama_local_activation_bytes(const struct llama *model, int64_t batch, int64_t seq, int train, int64_t logits_rows);

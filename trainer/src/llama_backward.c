@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "attention.h"
-#include "kernels_gemm.h"
 #include "loss.h"
 
 /* The beta of the first write to a gradient in this backward: 1 adds, 0 overwrites. */
@@ -34,14 +33,18 @@ static int begin_unit(struct llama *model, uint32_t unit)
   return status != LLAMA_OK ? status : llama_check_unit(model, unit);
 }
 
-/* Where a micro-batch's contribution is written: into the gradient, or, if a hook completes it and the gradient holds others, apart. */
-static float *contribution(const struct llama *model, uint32_t param, float beta)
+/* Where a micro-batch's contribution is written: into the gradient, or apart in fp32, if a hook completes it first. A fp32 gradient that
+ * holds nothing yet needs no place apart. */
+static struct gradient contribution(const struct llama *model, uint32_t param, float beta)
 {
-  return beta != 0.0f && llama_wants(model, LLAMA_POINT_WEIGHT_GRAD, param, 1) ? model->room.partial : model->grad[param];
+  if (model->grad[param] != NULL && llama_wants(model, LLAMA_POINT_WEIGHT_GRAD, param, 1) &&
+      (beta != 0.0f || kernels_is_low(model->grad_dtype[param])))
+    return (struct gradient){model->room.partial, ORDO_F32, 0.0f};
+  return (struct gradient){model->grad[param], model->grad_dtype[param], beta};
 }
 
 /* The contribution becomes part of the gradient. */
-static int complete(struct llama *model, uint32_t param, float *written)
+static int complete(struct llama *model, uint32_t param, float beta, struct gradient written)
 {
   const struct llama_local *local = &model->locals[param];
   struct llama_activation a = {.point = LLAMA_POINT_WEIGHT_GRAD, .unit = model->params[param].unit, .param = param, .backward = 1};
@@ -49,41 +52,30 @@ static int complete(struct llama *model, uint32_t param, float *written)
     return LLAMA_OK;
   a.rows = a.out_rows = local->shape[0];
   a.columns = a.out_columns = model->params[param].ndim == 2 ? local->shape[1] : 1;
-  a.data = a.out = written;
+  a.data = a.out = written.data;
   int status = llama_offer(model, &a);
-  if (status == LLAMA_OK && written != model->grad[param])
-    model->kernels->add((size_t)llama_busy(model, a.rows * a.columns), model->grad[param], written, model->grad[param]);
+  if (status == LLAMA_OK && written.data != model->grad[param])
+    llama_gradient_take(model, param, beta, a.rows * a.columns, written.data);
   return status;
 }
 
-/* One linear layer y = x W^T of a unit. */
-struct linear {
-  uint32_t unit;
-  uint32_t nth; /* parameter of the unit */
-  int64_t in;
-  int64_t out;
-};
-
 /* dW (+)= dy^T x, then the parameter is ready. */
-static int weight_gradient(struct llama *model, struct linear linear, const float *dy, const float *x)
+static int weight_gradient(struct llama *model, struct linear linear, struct operand dy, struct operand x)
 {
   uint32_t param = model->units[linear.unit].first_param + linear.nth;
-  int64_t rows = model->kept_batch * model->kept_seq;
   if (model->grad[param] == NULL)
     return grad_ready(model, param);
   float beta = grad_beta(model, param);
-  float *into = contribution(model, param, beta);
-  if (!model->dry)
-    linear_backward_weight(rows, linear.in, linear.out, dy, x, into == model->grad[param] ? beta : 0.0f, into);
-  int status = complete(model, param, into);
+  struct gradient into = contribution(model, param, beta);
+  llama_linear_backward_weight(model, linear, model->kept_batch * model->kept_seq, dy, x, into);
+  int status = complete(model, param, beta, into);
   return status != LLAMA_OK ? status : grad_ready(model, param);
 }
 
 /* dx = dy W + beta dx. */
-static void input_gradient(const struct llama *model, struct linear linear, const float *dy, float beta, float *dx)
+static void input_gradient(struct llama *model, struct linear linear, struct operand dy, float beta, float *dx)
 {
-  int64_t rows = llama_busy(model, model->kept_batch * model->kept_seq);
-  linear_backward_input(rows, linear.in, linear.out, dy, llama_weight(model, linear.unit, linear.nth), beta, dx);
+  llama_linear_backward_input(model, linear, model->kept_batch * model->kept_seq, dy, beta, dx);
 }
 
 /* Through a norm: adds to room->dx and to the norm weight's gradient; dy in pass.branch. */
@@ -91,19 +83,11 @@ static int norm_gradient(struct llama *model, uint32_t unit, uint32_t nth, const
 {
   struct llama_room *room = &model->room;
   uint32_t param = model->units[unit].first_param + nth;
-  size_t hidden = (size_t)model->config.hidden;
-  float *grad = model->grad[param];
-  int status = LLAMA_OK;
-  if (grad != NULL) {
-    float beta = grad_beta(model, param);
-    grad = contribution(model, param, beta);
-    if (beta == 0.0f || grad != model->grad[param])
-      memset(grad, 0, (size_t)llama_busy(model, (int64_t)hidden) * sizeof *grad);
-  }
-  model->kernels->rms_backward((size_t)llama_busy(model, room->pass.held), hidden, x, llama_weight(model, unit, nth), inv,
-                               room->pass.branch + (size_t)room->pass.part_first * hidden, room->dx, grad);
-  if (grad != NULL)
-    status = complete(model, param, grad);
+  int64_t hidden = model->config.hidden;
+  float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
+  struct gradient into = contribution(model, param, beta);
+  llama_norm_backward(model, unit, nth, room->pass.held, x, inv, room->pass.branch + room->pass.part_first * hidden, room->dx, into);
+  int status = into.data == NULL ? LLAMA_OK : complete(model, param, beta, into);
   return status != LLAMA_OK ? status : grad_ready(model, param);
 }
 
@@ -112,8 +96,7 @@ static int norm_again(struct llama *model, uint32_t unit, uint32_t nth, const fl
 {
   const struct llama_pass *pass = &model->room.pass;
   int64_t hidden = model->config.hidden;
-  model->kernels->rms_apply((size_t)llama_busy(model, pass->held), (size_t)hidden, x, llama_weight(model, unit, nth), inv,
-                            pass->norm + pass->part_first * hidden);
+  llama_norm_again(model, unit, nth, pass->held, x, inv, pass->norm + pass->part_first * hidden);
   return llama_gather(model, pass, point, unit, reader, 0, pass->norm);
 }
 
@@ -142,60 +125,73 @@ static int stream_gradient(struct llama *model, uint32_t point, uint32_t unit, u
   return llama_offer(model, &a);
 }
 
+/* Gradient of a branch's output: what stream_gradient gives, rounded as an operand. dx itself stays as it is. */
+static int branch_output_gradient(struct llama *model, uint32_t unit, uint32_t nth, struct operand *gradient)
+{
+  struct llama_room *room = &model->room;
+  int64_t n = model->kept_batch * model->kept_seq * model->config.hidden;
+  const float *dout = room->dx;
+  int status = stream_gradient(model, LLAMA_POINT_ROW_OUTPUT, unit, nth, &dout);
+  if (status != LLAMA_OK)
+    return status;
+  if (model->policy.matmul != ORDO_F32) {
+    if (dout == room->dx)
+      memcpy(room->pass.branch, dout, (size_t)llama_busy(model, n) * sizeof *dout);
+    dout = room->pass.branch;
+    llama_round(model, model->policy.matmul, n, room->pass.branch);
+  }
+  *gradient = llama_operand(model, OPERAND_DY0, n, dout);
+  return LLAMA_OK;
+}
+
 static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
 {
   struct llama_room *room = &model->room;
-  const struct kernels *kernels = model->kernels;
   int64_t rows = model->kept_batch * model->kept_seq;
   int64_t hidden = model->config.hidden;
   int64_t inter = llama_sizes_of(model, unit)->inter;
   const struct linear gate = {unit, BLOCK_GATE, hidden, inter};
   const struct linear up = {unit, BLOCK_UP, hidden, inter};
   const struct linear down = {unit, BLOCK_DOWN, inter, hidden};
-  const float *dout;
-  int status = stream_gradient(model, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_DOWN, &dout);
+  struct operand dout;
+  int status = branch_output_gradient(model, unit, BLOCK_DOWN, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, down, dout, 0.0f, room->wide);
-  kernels->swiglu_backward((size_t)llama_busy(model, rows * inter), b->gate, b->up, room->wide);
-  status = weight_gradient(model, down, dout, room->wide);
+  llama_swiglu_backward(model, rows * inter, b->gate, b->up, room->wide);
+  status = weight_gradient(model, down, dout, llama_operand(model, OPERAND_X, rows * inter, room->wide));
   if (status == LLAMA_OK)
     status = norm_again(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post, LLAMA_POINT_COLUMN_INPUT, BLOCK_GATE);
-  if (status == LLAMA_OK)
-    status = weight_gradient(model, up, b->up, room->pass.norm);
-  if (status == LLAMA_OK)
-    status = weight_gradient(model, gate, b->gate, room->pass.norm);
   if (status != LLAMA_OK)
     return status;
-  input_gradient(model, gate, b->gate, 0.0f, room->pass.branch);
-  input_gradient(model, up, b->up, 1.0f, room->pass.branch);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
+  struct operand dup = llama_operand(model, OPERAND_DY1, rows * inter, b->up);
+  struct operand dgate = llama_operand(model, OPERAND_DY2, rows * inter, b->gate);
+  status = weight_gradient(model, up, dup, norm);
+  if (status == LLAMA_OK)
+    status = weight_gradient(model, gate, dgate, norm);
+  if (status != LLAMA_OK)
+    return status;
+  input_gradient(model, gate, dgate, 0.0f, room->pass.branch);
+  input_gradient(model, up, dup, 1.0f, room->pass.branch);
   status = llama_scatter(model, &room->pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_GATE, 1, room->pass.branch, NULL);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post);
-}
-
-static void rotate_back(const struct llama *model, int64_t heads, float *x)
-{
-  const struct llama_pass *pass = &model->room.pass;
-  int64_t half = model->config.head_dim / 2;
-  for (int64_t row = 0; row < llama_busy(model, model->kept_batch * model->kept_seq); row++) {
-    int64_t position = row % model->kept_seq;
-    model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, -1.0f,
-                         x + row * heads * half * 2);
-  }
 }
 
 static void attend_backward(struct llama *model, const struct llama_sizes *sizes, const struct layer_buffers *b, const float *dattn)
 {
   struct llama_room *room = &model->room;
-  struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads, model->config.head_dim, model->kept_seq, 0};
+  struct attention shape = {model->kernels,       sizes->heads,         sizes->kv_heads, model->config.head_dim, model->kept_seq, 0,
+                            model->policy.matmul, model->policy.softmax};
   for (int64_t n = 0; n < llama_busy(model, model->kept_batch); n++) {
     int64_t q = n * model->kept_seq * sizes->q_size;
     int64_t kv = n * model->kept_seq * sizes->kv_size;
     attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * sizes->heads, dattn + q,
                        room->dq + q, room->dk + kv, room->dv + kv, room->pass.score_space);
   }
-  rotate_back(model, sizes->heads, room->dq);
-  rotate_back(model, sizes->kv_heads, room->dk);
+  llama_rotate(model, &room->pass, sizes->heads, -1.0f, room->dq);
+  llama_rotate(model, &room->pass, sizes->kv_heads, -1.0f, room->dk);
+  llama_round(model, model->policy.matmul, model->kept_batch * model->kept_seq * sizes->kv_size, room->dv);
 }
 
 static int attention_branch_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
@@ -207,26 +203,33 @@ static int attention_branch_backward(struct llama *model, uint32_t unit, const s
   const struct linear k = {unit, BLOCK_K, hidden, sizes->kv_size};
   const struct linear v = {unit, BLOCK_V, hidden, sizes->kv_size};
   const struct linear o = {unit, BLOCK_O, sizes->q_size, hidden};
-  const float *dout;
-  int status = stream_gradient(model, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_O, &dout);
+  int64_t rows = model->kept_batch * model->kept_seq;
+  struct operand dout;
+  int status = branch_output_gradient(model, unit, BLOCK_O, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, o, dout, 0.0f, room->wide);
-  status = weight_gradient(model, o, dout, b->attn);
+  llama_round(model, model->policy.matmul, rows * sizes->q_size, room->wide);
+  status = weight_gradient(model, o, dout, llama_operand(model, OPERAND_X, rows * sizes->q_size, b->attn));
   attend_backward(model, sizes, b, room->wide);
   if (status == LLAMA_OK)
     status = norm_again(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in, LLAMA_POINT_COLUMN_INPUT, BLOCK_Q);
-  if (status == LLAMA_OK)
-    status = weight_gradient(model, v, room->dv, room->pass.norm);
-  if (status == LLAMA_OK)
-    status = weight_gradient(model, k, room->dk, room->pass.norm);
-  if (status == LLAMA_OK)
-    status = weight_gradient(model, q, room->dq, room->pass.norm);
   if (status != LLAMA_OK)
     return status;
-  input_gradient(model, q, room->dq, 0.0f, room->pass.branch);
-  input_gradient(model, k, room->dk, 1.0f, room->pass.branch);
-  input_gradient(model, v, room->dv, 1.0f, room->pass.branch);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
+  struct operand dv = llama_operand(model, OPERAND_DY0, rows * sizes->kv_size, room->dv);
+  struct operand dk = llama_operand(model, OPERAND_DY1, rows * sizes->kv_size, room->dk);
+  struct operand dq = llama_operand(model, OPERAND_DY2, rows * sizes->q_size, room->dq);
+  status = weight_gradient(model, v, dv, norm);
+  if (status == LLAMA_OK)
+    status = weight_gradient(model, k, dk, norm);
+  if (status == LLAMA_OK)
+    status = weight_gradient(model, q, dq, norm);
+  if (status != LLAMA_OK)
+    return status;
+  input_gradient(model, q, dq, 0.0f, room->pass.branch);
+  input_gradient(model, k, dk, 1.0f, room->pass.branch);
+  input_gradient(model, v, dv, 1.0f, room->pass.branch);
   status = llama_scatter(model, &room->pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 1, room->pass.branch, NULL);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in);
 }
@@ -249,25 +252,28 @@ static int block_backward(struct llama *model, int64_t layer)
 }
 
 /* Rows [first, first + rows) of the head: logits -> their gradient, its input's gradient, its share of the weight's. */
-static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float *grad, float beta)
+static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, struct gradient gradient)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
-  const float *weight = llama_weight(model, llama_head_unit(model), HEAD_WEIGHT);
-  const float *x = room->pass.norm + first * hidden;
   int64_t vocab = model->layout.vocab;
+  const struct linear head = {llama_head_unit(model), HEAD_WEIGHT, hidden, vocab};
+  struct operand x = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
   int status = LLAMA_OK;
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
-    linear_forward(rows, hidden, vocab, x, weight, room->logits);
-    status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
-    loss_again(model->kernels, rows, vocab, room->logits, room->targets + first);
+    llama_linear_forward(model, head, rows, x, room->logits);
+    llama_round(model, model->policy.matmul, rows * vocab, room->logits);
+    status = llama_hook_output(model, head.unit, 0, rows, room->logits);
+    loss_again(model->kernels, llama_busy(model, rows), vocab, room->logits, room->targets + first);
   }
-  loss_backward(model->kernels, rows, vocab, model->layout.vocab_first, room->logits, room->targets + first, room->sums + first, factor);
+  loss_backward(model->kernels, llama_busy(model, rows), vocab, model->layout.vocab_first, room->logits, room->targets + first,
+                room->sums + first, factor);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, llama_head_unit(model), 1, rows, room->logits);
-  if (grad != NULL)
-    linear_backward_weight(rows, hidden, vocab, room->logits, x, beta, grad);
-  linear_backward_input(rows, hidden, vocab, room->logits, weight, 0.0f, room->pass.branch + first * hidden);
+    status = llama_hook_output(model, head.unit, 1, rows, room->logits);
+  llama_round(model, model->policy.matmul, rows * vocab, room->logits);
+  struct operand dlogits = llama_operand(model, OPERAND_DY0, rows * vocab, room->logits);
+  llama_linear_backward_weight(model, head, rows, dlogits, x, gradient);
+  llama_linear_backward_input(model, head, rows, dlogits, 0.0f, room->pass.branch + first * hidden);
   return status;
 }
 
@@ -285,9 +291,10 @@ static int head_backward(struct llama *model, float factor)
   if (status != LLAMA_OK)
     return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  for (int64_t first = 0; status == LLAMA_OK && first < llama_busy(model, rows); first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
-    status = head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
+    struct gradient gradient = {model->grad[param], model->grad_dtype[param], first == 0 ? beta : 1.0f};
+    status = head_rows_backward(model, first, chunk, factor, gradient);
   }
   if (status == LLAMA_OK)
     status = grad_ready(model, param);
@@ -313,24 +320,19 @@ static int embedding_backward(struct llama *model)
 {
   struct llama_room *room = &model->room;
   int64_t rows = model->kept_batch * model->kept_seq;
-  size_t hidden = (size_t)model->config.hidden;
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
-  float *grad = model->grad[0]; /* the hook may have moved it */
   const float *dx = room->dx;
+  if (status == LLAMA_OK && kernels_is_low(model->grad_dtype[0]) && model->work.keys == NULL)
+    return llama_fail(model, LLAMA_E_STATE, "the gradient of %s became 16-bit after room was reserved: reserve again",
+                      model->params[0].name);
   if (status == LLAMA_OK)
     status = llama_hook_output(model, 0, 1, room->pass.held, room->dx);
   if (status == LLAMA_OK)
     status = stream_gradient(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, &dx);
   if (status != LLAMA_OK)
     return status;
-  if (grad != NULL && !model->dry && embedding_beta(model) == 0.0f)
-    memset(grad, 0, (size_t)model->layout.embed_rows * hidden * sizeof *grad);
-  for (int64_t r = 0; grad != NULL && r < llama_busy(model, rows); r++) {
-    int64_t at = room->ids[r] - model->layout.embed_first;
-    float *row = grad + (size_t)at * hidden;
-    if (at >= 0 && at < model->layout.embed_rows)
-      model->kernels->add(hidden, row, dx + (size_t)r * hidden, row);
-  }
+  if (model->grad[0] != NULL) /* the hook may have moved it */
+    llama_embedding_backward(model, rows, room->ids, dx, embedding_beta(model));
   status = grad_ready(model, 0);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, 0);
 }

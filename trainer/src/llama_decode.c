@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "attention.h"
-#include "kernels_gemm.h"
 
 enum { CACHE_CHUNK = 64 };
 
@@ -90,6 +89,10 @@ struct llama_cache *llama_cache_create(struct llama *model, int64_t positions)
     return NULL;
   }
   (void)layout(cache, cache->memory);
+  if (llama_work_reserve(model, CACHE_CHUNK, 0, 0) != LLAMA_OK) {
+    llama_cache_destroy(cache);
+    return NULL;
+  }
   llama_rope_tables(&model->config, positions, cache->cosine, cache->sine);
   return cache;
 }
@@ -124,13 +127,14 @@ static int decode_head(struct llama *model, struct llama_cache *cache, int64_t l
     return status;
   cache->pass.batch = cache->pass.seq = 1; /* of the chunk's tokens only the last one goes on */
   llama_set_rows(&model->layout, &cache->pass, 0);
-  model->kernels->rms_forward(1, (size_t)hidden, cache->buffers.x + last * hidden, llama_weight(model, unit, HEAD_NORM),
-                              (float)model->config.rms_eps, cache->pass.norm, cache->buffers.inv_in);
+  llama_norm_forward(model, unit, HEAD_NORM, 1, cache->buffers.x + last * hidden, cache->pass.norm, cache->buffers.inv_in);
   status = llama_gather(model, &cache->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 0, cache->pass.norm);
   if (status != LLAMA_OK)
     return status;
   float *local = cache->logits != NULL ? cache->logits : logits;
-  linear_forward(1, hidden, model->layout.vocab, cache->pass.norm, llama_weight(model, unit, HEAD_WEIGHT), local);
+  struct operand norm = {cache->pass.norm, NULL}; /* a single row: not worth units for matrices */
+  llama_linear_forward(model, (struct linear){unit, HEAD_WEIGHT, hidden, model->layout.vocab}, 1, norm, local);
+  llama_round(model, model->policy.matmul, model->layout.vocab, local);
   status = llama_hook_output(model, unit, 0, 1, local);
   if (status == LLAMA_OK && local != logits)
     status = llama_whole_logits(model, 1, local, logits);
@@ -166,6 +170,8 @@ int llama_decode(struct llama *model, struct llama_cache *cache, const int32_t *
     return llama_fail(model, LLAMA_E_INVALID, "%lld more tokens: the cache holds %lld of %lld", (long long)n, (long long)cache->length,
                       (long long)cache->positions);
   int status = llama_check_ids(model, n, ids, 0);
+  if (status == LLAMA_OK)
+    status = llama_policy_ask(model);
   for (int64_t done = 0; status == LLAMA_OK && done < n; done += CACHE_CHUNK) {
     int64_t chunk = n - done < CACHE_CHUNK ? n - done : CACHE_CHUNK;
     status = decode_chunk(model, cache, ids + done, chunk, done + chunk == n ? logits : NULL);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "attention.h"
-#include "kernels_gemm.h"
 #include "loss.h"
 
 int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), uint32_t unit)
@@ -37,21 +36,6 @@ static int begin_unit(struct llama *model, uint32_t unit)
   return status != LLAMA_OK ? status : llama_check_unit(model, unit);
 }
 
-/* Rows of the table that are elsewhere give zeros; the hook adds what the others have. */
-static void look_up(const struct llama *model, int64_t rows, const int32_t *ids, float *x)
-{
-  const struct llama_layout *layout = &model->layout;
-  size_t hidden = (size_t)model->config.hidden;
-  const float *table = llama_weight(model, 0, 0);
-  for (int64_t r = 0; r < rows; r++) {
-    int64_t row = ids[r] - layout->embed_first;
-    if (row >= 0 && row < layout->embed_rows)
-      memcpy(x + (size_t)r * hidden, table + (size_t)row * hidden, hidden * sizeof *x);
-    else
-      memset(x + (size_t)r * hidden, 0, hidden * sizeof *x);
-  }
-}
-
 int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_t *ids, float *x)
 {
   int64_t rows = pass->batch * pass->seq;
@@ -59,26 +43,17 @@ int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_
   int status = begin_unit(model, 0);
   if (status != LLAMA_OK)
     return status;
-  look_up(model, llama_busy(model, rows), ids, full);
+  llama_embedding_forward(model, rows, ids, full);
   status = llama_scatter(model, pass, LLAMA_POINT_EMBED_OUTPUT, 0, 0, 0, full, x);
   if (status == LLAMA_OK)
     status = llama_hook_output(model, 0, 0, pass->held, x);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, 0);
 }
 
-static void rotate(const struct llama *model, const struct llama_pass *pass, int64_t heads, float *x)
-{
-  int64_t half = model->config.head_dim / 2;
-  for (int64_t row = 0; row < llama_busy(model, pass->batch * pass->seq); row++) {
-    int64_t position = pass->first + row % pass->seq;
-    model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, 1.0f,
-                         x + row * heads * half * 2);
-  }
-}
-
 static void attend(const struct llama *model, const struct llama_sizes *sizes, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads, model->config.head_dim, pass->seq, pass->first};
+  struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads,      model->config.head_dim,
+                            pass->seq,      pass->first,  model->policy.matmul, model->policy.softmax};
   for (int64_t n = 0; n < llama_busy(model, pass->batch); n++) {
     int64_t row = n * pass->seq;
     /* Keys and values before `first` lie in front of the buffers (decoding). */
@@ -91,56 +66,58 @@ static void attend(const struct llama *model, const struct llama_sizes *sizes, c
 
 static int attention_branch(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  const struct kernels *kernels = model->kernels;
   const struct llama_sizes *sizes = llama_sizes_of(model, unit);
-  int64_t rows = llama_busy(model, pass->batch * pass->seq);
+  int64_t rows = pass->batch * pass->seq;
   int64_t hidden = model->config.hidden;
-  kernels->rms_forward((size_t)llama_busy(model, pass->held), (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM),
-                       (float)model->config.rms_eps, pass->norm + pass->part_first * hidden, b->inv_in);
+  llama_norm_forward(model, unit, BLOCK_INPUT_NORM, pass->held, b->x, pass->norm + pass->part_first * hidden, b->inv_in);
   int status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 0, pass->norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(rows, hidden, sizes->q_size, pass->norm, llama_weight(model, unit, BLOCK_Q), b->q);
-  linear_forward(rows, hidden, sizes->kv_size, pass->norm, llama_weight(model, unit, BLOCK_K), b->k);
-  linear_forward(rows, hidden, sizes->kv_size, pass->norm, llama_weight(model, unit, BLOCK_V), b->v);
-  rotate(model, pass, sizes->heads, b->q);
-  rotate(model, pass, sizes->kv_heads, b->k);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, pass->norm);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_Q, hidden, sizes->q_size}, rows, norm, b->q);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_K, hidden, sizes->kv_size}, rows, norm, b->k);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_V, hidden, sizes->kv_size}, rows, norm, b->v);
+  llama_round(model, model->policy.matmul, rows * sizes->kv_size, b->v);
+  llama_rotate(model, pass, sizes->heads, 1.0f, b->q);
+  llama_rotate(model, pass, sizes->kv_heads, 1.0f, b->k);
   attend(model, sizes, pass, b);
-  linear_forward(rows, sizes->q_size, hidden, b->attn, llama_weight(model, unit, BLOCK_O), pass->branch);
+  struct operand attn = llama_operand(model, OPERAND_X, rows * sizes->q_size, b->attn);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_O, sizes->q_size, hidden}, rows, attn, pass->branch);
   return llama_scatter(model, pass, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_O, 0, pass->branch, NULL);
 }
 
 /* Everything of a block that its backward reads: both norms, attention, gate and up. */
 static int block_inner(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = llama_busy(model, pass->batch * pass->seq);
+  int64_t rows = pass->batch * pass->seq;
   int64_t hidden = model->config.hidden;
   int64_t inter = llama_sizes_of(model, unit)->inter;
   int status = attention_branch(model, unit, pass, b);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->add_rms_forward((size_t)llama_busy(model, pass->held), (size_t)hidden, b->x, pass->branch + pass->part_first * hidden,
-                                  b->mid, llama_weight(model, unit, BLOCK_POST_NORM), (float)model->config.rms_eps,
-                                  pass->norm + pass->part_first * hidden, b->inv_post);
+  llama_add_norm_forward(model, unit, BLOCK_POST_NORM, pass->held, b->x, pass->branch + pass->part_first * hidden, b->mid,
+                         pass->norm + pass->part_first * hidden, b->inv_post);
   status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_GATE, 0, pass->norm);
   if (status != LLAMA_OK)
     return status;
-  linear_forward(rows, hidden, inter, pass->norm, llama_weight(model, unit, BLOCK_GATE), b->gate);
-  linear_forward(rows, hidden, inter, pass->norm, llama_weight(model, unit, BLOCK_UP), b->up);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, pass->norm);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_GATE, hidden, inter}, rows, norm, b->gate);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_UP, hidden, inter}, rows, norm, b->up);
   return LLAMA_OK;
 }
 
 /* From gate and up to the block's output. */
 static int block_outer(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = llama_busy(model, pass->batch * pass->seq);
+  int64_t rows = pass->batch * pass->seq;
   int64_t hidden = model->config.hidden;
   int64_t inter = llama_sizes_of(model, unit)->inter;
-  model->kernels->swiglu_forward((size_t)(rows * inter), b->gate, b->up, b->act);
-  linear_forward(rows, inter, hidden, b->act, llama_weight(model, unit, BLOCK_DOWN), pass->branch);
+  llama_swiglu_forward(model, rows * inter, b->gate, b->up, b->act);
+  struct operand act = llama_operand(model, OPERAND_X, rows * inter, b->act);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_DOWN, inter, hidden}, rows, act, pass->branch);
   int status = llama_scatter(model, pass, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_DOWN, 0, pass->branch, NULL);
   if (status == LLAMA_OK)
-    model->kernels->add((size_t)llama_busy(model, pass->held * hidden), b->mid, pass->branch + pass->part_first * hidden, b->out);
+    llama_residual(model, pass->held, b->mid, pass->branch + pass->part_first * hidden, b->out);
   return status;
 }
 
@@ -159,7 +136,13 @@ int llama_block_forward(struct llama *model, int64_t layer, const struct llama_p
 
 int llama_block_again(struct llama *model, int64_t layer)
 {
-  return block_inner(model, llama_block_unit(layer), &model->room.pass, &model->room.layers[layer]);
+  const struct layer_buffers *b = &model->room.layers[layer];
+  uint32_t unit = llama_block_unit(layer);
+  int64_t n = model->room.pass.batch * model->room.pass.seq * llama_sizes_of(model, unit)->inter;
+  int status = block_inner(model, unit, &model->room.pass, b);
+  llama_round(model, model->policy.matmul, n, b->gate); /* forward did it when it read them */
+  llama_round(model, model->policy.matmul, n, b->up);
+  return status;
 }
 
 int llama_whole_logits(struct llama *model, int64_t rows, float *local, float *whole)
@@ -221,8 +204,9 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   float *nll = args->nll == NULL ? NULL : args->nll + first;
-  linear_forward(llama_busy(model, rows), hidden, model->layout.vocab, room->pass.norm + first * hidden,
-                 llama_weight(model, llama_head_unit(model), HEAD_WEIGHT), room->logits);
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
+  llama_linear_forward(model, (struct linear){llama_head_unit(model), HEAD_WEIGHT, hidden, model->layout.vocab}, rows, norm, room->logits);
+  llama_round(model, model->policy.matmul, rows * model->layout.vocab, room->logits);
   int status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
   if (status == LLAMA_OK && args->logits != NULL)
     status = llama_whole_logits(model, rows, room->logits, args->logits + first * model->config.vocab);
@@ -245,9 +229,8 @@ static int head_forward(struct llama *model, struct llama_forward_args *args)
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->rms_forward((size_t)llama_busy(model, room->pass.held), (size_t)hidden, room->layers[model->config.layers - 1].out,
-                              llama_weight(model, unit, HEAD_NORM), (float)model->config.rms_eps,
-                              room->pass.norm + room->pass.part_first * hidden, room->final_inv);
+  llama_norm_forward(model, unit, HEAD_NORM, room->pass.held, room->layers[model->config.layers - 1].out,
+                     room->pass.norm + room->pass.part_first * hidden, room->final_inv);
   status = llama_gather(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 0, room->pass.norm);
   for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows)
     status = head_rows(model, first, rows - first < room->logits_rows ? rows - first : room->logits_rows, args, &totals);
@@ -281,6 +264,8 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
   struct llama_room *room = &model->room;
   int status = check_forward(model, args);
   model->kept_batch = 0;
+  if (status == LLAMA_OK)
+    status = llama_policy_ask(model);
   if (status != LLAMA_OK)
     return status;
   int64_t rows = args->batch * args->seq;

@@ -226,5 +226,5 @@ int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, in
   if (!model->dry)
     llama_rope_tables(config, seq, cosine, cosine + seq * (config->head_dim / 2));
   model->room = room;
-  return LLAMA_OK;
+  return llama_work_reserve(model, batch * seq, room.logits_rows, train);
 }

@@ -6,7 +6,8 @@
 #ifndef LLAMA_MODEL_H
 #define LLAMA_MODEL_H
 
-#include "kernels.h"
+#include "bf16_gemm.h"
+#include "kernels_low.h"
 #include "llama.h"
 
 /* Order of a block's parameters, relative to its unit's first. */
@@ -67,6 +68,50 @@ struct llama_pass {
   const float *sine;
 };
 
+/* One linear layer y = x W^T of a unit. */
+struct linear {
+  uint32_t unit;
+  uint32_t nth; /* parameter of the unit */
+  int64_t in;
+  int64_t out;
+};
+
+/* An operand of products: fp32, holding values of the policy's matmul type; `low`: the same in bf16 where products run in bf16, else
+ * null. */
+struct operand {
+  const float *x;
+  const uint16_t *low;
+};
+
+/* Where a gradient of a weight is written: data null: nowhere; beta 0: overwritten, 1: added to. */
+struct gradient {
+  void *data;
+  ordo_dtype dtype;
+  float beta;
+};
+
+/* Where narrowed operands lie. A slot is used again once nothing reads it: the three of dy live until the unit's input gradients. */
+enum operand_slot { OPERAND_X, OPERAND_DY0, OPERAND_DY1, OPERAND_DY2, OPERAND_SLOTS };
+
+/* What the policy says for the running pass (hooks.op_dtype). */
+struct llama_policy {
+  ordo_dtype matmul, norm, softmax, rope, elementwise, embedding;
+};
+
+/* Work space of 16-bit storage and products: pointers into `memory`, null as long as everything is fp32. */
+struct llama_work {
+  void *memory;
+  int64_t bytes;
+  int64_t matrix_numel;
+  float *matrix; /* [matrix_numel] rows of a weight as fp32, or of a weight's gradient before it is rounded */
+  float *weight; /* [hidden] a norm's weight */
+  float *vector; /* [hidden] gradient of a norm's weight, of a row of the embedding */
+  int64_t *keys; /* [tokens] of the embedding's backward; training only */
+  int64_t tokens;
+  int64_t slot_numel[OPERAND_SLOTS];
+  uint16_t *slots[OPERAND_SLOTS];
+};
+
 /* A reservation: pointers into `memory`. */
 struct llama_room {
   void *memory;
@@ -99,9 +144,14 @@ struct llama {
   uint32_t n_params;
   struct llama_unit *units;
   struct llama_param *params;
-  char *names;  /* text of all names, one block */
-  float **data; /* [n_params] */
-  float **grad;
+  char *names; /* text of all names, one block */
+  void **data; /* [n_params] of dtype */
+  void **grad; /* of grad_dtype */
+  ordo_dtype *dtype;
+  ordo_dtype *grad_dtype;
+  struct llama_policy policy;
+  struct llama_work work;
+  struct bf16_gemm *gemm;     /* null: products run in fp32 */
   struct llama_local *locals; /* [n_params] */
   struct llama_layout layout;
   struct llama_room room;
@@ -125,10 +175,8 @@ int llama_table_create(struct llama *model);
 void llama_table_destroy(struct llama *model);
 uint32_t llama_block_unit(int64_t layer);
 uint32_t llama_head_unit(const struct llama *model);
-/* LLAMA_OK if every param of the unit has data. */
+/* LLAMA_OK if every param of the unit has data, and work space if it needs some. */
 int llama_check_unit(struct llama *model, uint32_t unit);
-/* Weight of the unit's nth parameter. */
-const float *llama_weight(const struct llama *model, uint32_t unit, uint32_t nth);
 
 /* llama_local.c */
 /* The layout of a whole model. */
@@ -155,6 +203,48 @@ void llama_rope_tables(const struct llama_config *config, int64_t positions, flo
 void llama_room_release(struct llama *model);
 void *llama_alloc(struct llama *model, int64_t bytes);
 void llama_free(struct llama *model, void *memory);
+
+/* llama_policy.c */
+/* Asks for the types of a pass. Errors: INVALID (a type that is none), STATE (work space is missing). */
+int llama_policy_ask(struct llama *model);
+/* Work space for the types bound and asked for now and passes of `tokens`; keeps what is large enough. */
+int llama_work_reserve(struct llama *model, int64_t tokens, int64_t logits_rows, int train);
+void llama_work_release(struct llama *model);
+/* x[n] rounded in place to the type; nothing for fp32. */
+void llama_round(const struct llama *model, ordo_dtype dtype, int64_t n, float *x);
+/* The operand that consists of x[n], whose values the matmul type has. */
+struct operand llama_operand(struct llama *model, enum operand_slot slot, int64_t n, const float *x);
+
+/* llama_linear.c: the products. Results are not rounded: that is done by what reads them next (llama_rows.c), or by the caller. */
+void llama_linear_forward(struct llama *model, struct linear linear, int64_t rows, struct operand x, float *y);
+/* dx = dy W + beta dx: a sum of several products is rounded once. */
+void llama_linear_backward_input(struct llama *model, struct linear linear, int64_t rows, struct operand dy, float beta, float *dx);
+/* gradient (+)= dy^T x, summed in fp32 and rounded to the gradient's own type. */
+void llama_linear_backward_weight(struct llama *model, struct linear linear, int64_t rows, struct operand dy, struct operand x,
+                                  struct gradient gradient);
+/* The param's gradient takes x[n] in: written with beta 0, else added in fp32. */
+void llama_gradient_take(struct llama *model, uint32_t param, float beta, int64_t n, const float *x);
+
+/* llama_rows.c: norms, SwiGLU and embedding, with storage of any type and the roundings of the policy. */
+void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *y, float *inv);
+/* sum = x + delta (sum may be x), then the norm of sum. delta is a result of a product. */
+void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *delta, float *sum,
+                            float *y, float *inv);
+/* y again from x and inv. */
+void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *y);
+/* Adds to dx and to the weight's gradient. dy is a sum of products. */
+void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *dy,
+                         float *dx, struct gradient gradient);
+/* sum = x + delta: the residual stream. delta is a result of a product. */
+void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum);
+/* Rotary embedding of results of products, [N, heads * head_dim]; sign -1: back. What comes out is an operand again. */
+void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t heads, float sign, float *x);
+/* As kernels.h, on results of products (backward: on gate and up as forward left them); what comes out are operands. */
+void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up, float *act);
+void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *up, float *grad);
+void llama_embedding_forward(struct llama *model, int64_t rows, const int32_t *ids, float *x);
+/* Adds the rows of dx to the table's gradient (beta 0: overwrites it). Each row is summed in fp32 and rounded once. */
+void llama_embedding_backward(struct llama *model, int64_t rows, const int32_t *ids, const float *dx, float beta);
 
 /* llama_forward.c */
 int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), uint32_t unit);

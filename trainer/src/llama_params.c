@@ -130,8 +130,13 @@ int llama_table_create(struct llama *model)
   model->names = calloc(n_units + n_params, NAME_SIZE);
   model->data = calloc(n_params, sizeof *model->data);
   model->grad = calloc(n_params, sizeof *model->grad);
-  if (model->units == NULL || model->params == NULL || model->names == NULL || model->data == NULL || model->grad == NULL)
+  model->dtype = calloc(n_params, sizeof *model->dtype);
+  model->grad_dtype = calloc(n_params, sizeof *model->grad_dtype);
+  if (model->units == NULL || model->params == NULL || model->names == NULL || model->data == NULL || model->grad == NULL ||
+      model->dtype == NULL || model->grad_dtype == NULL)
     return LLAMA_E_NOMEM;
+  for (size_t p = 0; p < n_params; p++)
+    model->dtype[p] = model->grad_dtype[p] = ORDO_F32;
   int32_t tie = c->tied ? 0 : -1;
   add_unit(model, "model.embed_tokens", "LlamaEmbedding");
   struct llama_param *embedding = add_param(model, "model.embed_tokens.weight", c->vocab, c->hidden);
@@ -154,6 +159,8 @@ void llama_table_destroy(struct llama *model)
   free(model->names);
   free(model->data);
   free(model->grad);
+  free(model->dtype);
+  free(model->grad_dtype);
 }
 
 uint32_t llama_block_unit(int64_t layer)
@@ -166,17 +173,29 @@ uint32_t llama_head_unit(const struct llama *model)
   return model->n_units - 1;
 }
 
-const float *llama_weight(const struct llama *model, uint32_t unit, uint32_t nth)
+static int is_float_type(ordo_dtype dtype)
 {
-  return model->data[model->units[unit].first_param + nth];
+  return dtype == ORDO_F32 || kernels_is_low(dtype);
+}
+
+static int check_param(struct llama *model, uint32_t p, const char *unit)
+{
+  const char *name = model->params[p].name;
+  if (model->data[p] == NULL)
+    return llama_fail(model, LLAMA_E_STATE, "unit %s runs, but %s has no data: bind it before or in the unit's hook", unit, name);
+  if (!is_float_type(model->dtype[p]) || !is_float_type(model->grad_dtype[p]))
+    return llama_fail(model, LLAMA_E_INVALID, "%s is bound with types %u and %u: the model computes with fp32, bf16 and fp16", name,
+                      model->dtype[p], model->grad_dtype[p]);
+  if ((kernels_is_low(model->dtype[p]) || kernels_is_low(model->grad_dtype[p])) && model->work.memory == NULL)
+    return llama_fail(model, LLAMA_E_STATE, "%s became 16-bit after room was reserved: reserve again", name);
+  return LLAMA_OK;
 }
 
 int llama_check_unit(struct llama *model, uint32_t unit)
 {
   const struct llama_unit *u = &model->units[unit];
-  for (uint32_t p = u->first_param; p < u->first_param + u->n_params; p++)
-    if (model->data[p] == NULL)
-      return llama_fail(model, LLAMA_E_STATE, "unit %s runs, but %s has no data: bind it before or in the unit's hook", u->name,
-                        model->params[p].name);
-  return LLAMA_OK;
+  int status = LLAMA_OK;
+  for (uint32_t p = u->first_param; status == LLAMA_OK && p < u->first_param + u->n_params; p++)
+    status = check_param(model, p, u->name);
+  return status;
 }

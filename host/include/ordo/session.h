@@ -76,8 +76,12 @@ typedef struct ordo_embedder {
   int64_t (*activation_numel)(void *ctx, const ordo_model *model, uint32_t unit);
   /* A statistic of a plugin. [step] since 0.1 */
   void (*metric)(void *ctx, const char *plugin, const char *name, double value);
+  /* From now on the elements of `param` are of `dtype` and those of its gradient of `grad_dtype`; `bind` follows if it has storage. Says
+   * that the embedder can compute so; it refuses what it cannot with UNSUPPORTED. Null: it computes with fp32 storage only, and a
+   * precision plugin that converts the model is refused. [main] since 0.1 */
+  ordo_status (*convert)(void *ctx, const ordo_model *model, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype);
 } ordo_embedder;
-ORDO_PIN_LAST(ordo_embedder, metric);
+ORDO_PIN_LAST(ordo_embedder, convert);
 
 typedef struct ordo_session_options {
   size_t struct_size;
@@ -101,8 +105,9 @@ typedef struct ordo_step_result {
   int32_t reserved;
   double comm_seconds; /* inside collectives, this rank */
   double wait_seconds; /* of it, waiting for others */
+  double loss_scale;   /* with which the step ran (loss 0); 1 without a precision plugin that scales */
 } ordo_step_result;
-ORDO_PIN_LAST(ordo_step_result, wait_seconds);
+ORDO_PIN_LAST(ordo_step_result, loss_scale);
 
 /* Loads the plan's plugins, checks note against entry, makes instances. Errors: CONFLICT (the plan is not legal), REFUSED, INVALID,
  * UNSUPPORTED (dry_run, and a plugin does not declare it),
@@ -139,8 +144,12 @@ ORDO_EXPORT ordo_status ordo_session_sum(ordo_session *session, double *values, 
  * of this step (may be 0 on a rank, not on all). Collective. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batches, double weight);
 /* What the gradient of the summed loss must be multiplied by at the start of backward: loss scale, and 1/weight if no strategy
- * divides. [step] since 0.1 */
+ * divides or gradients are fp16 (which would overflow as a sum over tokens). [step] since 0.1 */
 ORDO_EXPORT double ordo_session_loss_factor(const ordo_session *session);
+/* The micro-batches that follow belong to another loss of the session (0 at the start of each step), which may have another scale:
+ * gradients held so far are brought to it. Legal in a step between micro-batches. Errors: INVALID (the precision plugin has no such
+ * loss), UNSUPPORTED (a strategy reduces every micro-batch). [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_select_loss(ordo_session *session, uint32_t loss_id);
 /* The global weight of the running step. [step] since 0.1 */
 ORDO_EXPORT double ordo_session_step_weight(const ordo_session *session);
 ORDO_EXPORT ordo_status ordo_session_micro_begin(ordo_session *session);                                 /* [step] since 0.1 */
@@ -211,6 +220,18 @@ ORDO_EXPORT ordo_status ordo_session_run_schedule(ordo_session *session);
 /* Who computes a unit instead of the embedder: fills *override, or NOT_FOUND without a record. Ask once, after the set-up. [main] since 0.1
  */
 ORDO_EXPORT ordo_status ordo_session_override_unit(ordo_session *session, uint32_t model, uint32_t unit, ordo_unit_override *override);
+
+/* Counters of a run that goes on: `steps` were begun before (skipped ones too), `updates` of them changed weights; the optimizer and the
+ * scheduler count on from there. Legal from restore.scheduler on and before the first step. Errors: INVALID (not 0 <= updates <= steps).
+ * [main] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_resume_at(ordo_session *session, uint32_t model, int64_t steps, int64_t updates);
+/* The private state of the precision plugin of a model on this rank (a loss scaler), for a checkpoint: *size is the room in `blob` and
+ * becomes what is needed; a null blob only asks. 0 bytes without a plugin that has state. [main] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_precision_save(ordo_session *session, uint32_t model, void *blob, size_t *size);
+/* The inverse, in restore.precision or between steps; `version` is the plugin's when it was saved (null: this one's). Errors: STATE
+ * (before precision.wrap_optimizer), NOT_FOUND (no plugin with state), those of the plugin. [main] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_precision_load(ordo_session *session, uint32_t model, const void *blob, size_t size,
+                                                    const char *version);
 
 /* Bytes now and at the peak under an ORDO_MEM_ tag (ORDO_N_MEM_TAGS: all together), of everything the host and plugins allocated for the
  * session. [any] since 0.1 */

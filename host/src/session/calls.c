@@ -90,11 +90,27 @@ static void free_event(gpointer data)
   g_clear_pointer(&((ordo_step_event *)data)->instances, g_ptr_array_unref);
 }
 
-/* The events of step_end in the order of the plan. The first reducing instance of each model is the one that divides. */
+/* fp16 gradients, in storage or inside the backward. As a sum over tokens they would leave the range of fp16 long before their mean does,
+ * and the loss scale would pay for it; so they are divided at the loss. */
+static gboolean computes_fp16(const ordo_session *session)
+{
+  if (ordo_session_op_dtype(session, ORDO_OP_MATMUL) == ORDO_F16)
+    return TRUE;
+  for (guint m = 0; m < session->models->len; m++) {
+    const ordo_model *view = &((const ordo_model_state *)g_ptr_array_index(session->models, m))->view;
+    for (uint32_t i = 0; i < view->n_params; i++)
+      if (view->params[i]->grad_dtype == ORDO_F16)
+        return TRUE;
+  }
+  return FALSE;
+}
+
+/* The events of step_end in the order of the plan. The first reducing instance of each model is the one that divides, unless the loss
+ * factor does. */
 static void build_events(ordo_session *session)
 {
   const GArray *nodes = session->plan->resolution->events;
-  guint32 has_divider = 0;
+  guint32 has_divider = computes_fp16(session) ? ~0u : 0u;
   session->events = new_array(sizeof(ordo_step_event));
   g_array_set_clear_func(session->events, free_event);
   for (guint e = 0; e < nodes->len; e++) {

@@ -63,24 +63,6 @@ static ordo_status unscale(ordo_session *session, const ordo_step_event *event)
   return ORDO_OK;
 }
 
-/* Every rank takes part, also one without a shard: an overflow anywhere skips the step everywhere. */
-static ordo_status vote_overflow(ordo_session *session)
-{
-  int32_t overflow = session->overflow ? 1 : 0;
-  ordo_status status = ordo_session_reduce(session, session->mesh->world, &overflow, 1, ORDO_I32, ORDO_MAX, "overflow vote");
-  if (status != ORDO_OK)
-    return status;
-  session->overflow = overflow != 0;
-  session->skip |= session->overflow;
-  for (guint i = 0; i < session->instances->len; i++) {
-    ordo_instance *instance = g_ptr_array_index(session->instances, i);
-    const ordo_precision *table = instance->plugin->precision;
-    if (table && ORDO_CAN(table, ordo_precision, update_scale) && (status = table->update_scale(instance->self, overflow)) != ORDO_OK)
-      return plugin_failed(session, instance, status);
-  }
-  return ORDO_OK;
-}
-
 static ordo_status refuse_nonfinite(ordo_session *session)
 {
   const ordo_leaf *leaf = ordo_norm_first_nonfinite(session);
@@ -235,7 +217,7 @@ static ordo_status run_event(ordo_session *session, const ordo_step_event *event
   case ORDO_EVENT_UNSCALE:
     return unscale(session, event);
   case ORDO_EVENT_OVERFLOW_VOTE:
-    return vote_overflow(session);
+    return ordo_losses_vote(session);
   case ORDO_EVENT_GRAD_NORM:
     return grad_norm(session);
   case ORDO_EVENT_CLIP:

@@ -99,6 +99,22 @@ static ordo_status leaves_are_trained(ordo_session *session, const ordo_model_st
   return ORDO_OK;
 }
 
+/* A leaf of 16 bits that the optimizer updates itself needs one that can. */
+static ordo_status optimizer_reads_leaves(ordo_session *session, const ordo_model_state *model)
+{
+  for (uint32_t i = 0; model->optimizer && i < model->view.n_leaves; i++) {
+    const ordo_leaf *leaf = model->view.leaves[i];
+    if (!(leaf->flags & ORDO_PARAM_REQUIRES_GRAD) || leaf->master || (model->optimizer->flags & ORDO_OPTIMIZER_16_BIT) ||
+        (leaf->dtype != ORDO_F16 && leaf->dtype != ORDO_BF16))
+      continue;
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_UNSUPPORTED, "E-OPTIMIZER-DTYPE", leaf->name,
+                            "its elements are of 16 bits, it has no fp32 master, and the optimizer does not say ORDO_OPTIMIZER_16_BIT",
+                            "choose a precision with master weights (apex_amp:O2 or O5), or an optimizer for 16-bit weights",
+                            "the optimizer '%s' cannot update a leaf", model->optimizer->name);
+  }
+  return ORDO_OK;
+}
+
 /* Check 2: nothing that a later step needs was left out. (That nothing runs twice is the dispatcher's and replace_leaves' part.) */
 static ordo_status steps_are_done(ordo_session *session)
 {
@@ -112,17 +128,19 @@ static ordo_status steps_are_done(ordo_session *session)
   return ORDO_OK;
 }
 
-static gboolean has_f16(const ordo_instance *precision)
+/* Does the model compute, store or reduce in the 16-bit type? */
+static gboolean has_type(const ordo_instance *precision, ordo_dtype dtype)
 {
   const ordo_model *view = &precision->model->view;
   const ordo_precision *table = precision->plugin->precision;
-  for (uint32_t i = 0; i < view->n_leaves; i++)
-    if (view->leaves[i]->dtype == ORDO_F16 || view->leaves[i]->grad_dtype == ORDO_F16)
+  for (uint32_t i = 0; i < view->n_params; i++)
+    if (view->params[i]->dtype == dtype || view->params[i]->grad_dtype == dtype)
       return TRUE;
-  return ORDO_CAN(table, ordo_precision, op_dtype) && table->op_dtype(precision->self, ORDO_OP_MATMUL) == ORDO_F16;
+  return ORDO_CAN(table, ordo_precision, op_dtype) && table->op_dtype(precision->self, ORDO_OP_MATMUL) == dtype;
 }
 
-/* Check 3: one owner of the precision, and a scaler only where fp16 gradients can overflow. */
+/* Check 3: one owner of the precision, and no scaler beside bf16, which has the range of fp32. (In fp32 alone a scale is pointless and
+ * harmless; apex allows it, and so it is left to the plugin.) */
 static ordo_status precision_has_one_owner(ordo_session *session, const ordo_model_state *model)
 {
   const guint32 converts = 1u << ORDO_STEP_CONVERT_MODEL | 1u << ORDO_STEP_INITIALIZE;
@@ -140,9 +158,11 @@ static ordo_status precision_has_one_owner(ordo_session *session, const ordo_mod
       return violated(session, "E-INVARIANT-PRECISION-OWNER", model->view.name, why, "choose one of them", "precision has two owners");
     }
     owner = owns ? instance : owner;
-    if (table && ORDO_CAN(table, ordo_precision, loss_scale) && table->loss_scale(instance->self, 0) != 1.0 && !has_f16(instance))
-      return violated(session, "E-INVARIANT-SCALER", instance->plugin->id, "no leaf, gradient or matmul of the model is fp16",
-                      "set its loss scale to 1", "a loss scaler is active although nothing can overflow");
+    if (table && ORDO_CAN(table, ordo_precision, loss_scale) && table->loss_scale(instance->self, 0) != 1.0 &&
+        has_type(instance, ORDO_BF16) && !has_type(instance, ORDO_F16))
+      return violated(session, "E-INVARIANT-SCALER", instance->plugin->id,
+                      "the model computes in bf16, which has the range of fp32, and nothing of it is fp16", "set its loss scale to 1",
+                      "a loss scaler is active although nothing can overflow");
   }
   return ORDO_OK;
 }
@@ -170,6 +190,8 @@ ordo_status ordo_invariants_verify(ordo_session *session)
       status = ordo_weights_materialise_grads(model);
     if (status == ORDO_OK)
       status = leaves_are_trained(session, model);
+    if (status == ORDO_OK)
+      status = optimizer_reads_leaves(session, model);
     if (status == ORDO_OK)
       status = precision_has_one_owner(session, model);
     if (status == ORDO_OK)

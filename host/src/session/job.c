@@ -249,6 +249,14 @@ static ordo_status job_axis_part(void *ctx, int32_t size, const ordo_comm **part
   return ordo_account_part(session->account, session->comm, session->memory, axis->index, size, part);
 }
 
+static ordo_status job_convert_param(void *ctx, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags)
+{
+  ordo_instance *instance = ctx;
+  ordo_param_record *record = ordo_model_param(instance->model, param);
+  return record ? ordo_convert_param(instance, record, dtype, grad_dtype, flags)
+                : misuse(instance, "convert_param was given a parameter of another model", NULL);
+}
+
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
 {
   const ordo_session *session = instance->session;
@@ -282,5 +290,6 @@ void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
                              .count_memory = job_count_memory,
                              .set_allocator = job_set_allocator,
                              .axis_part = job_axis_part,
-                             .dry_run = session->space ? 1 : 0};
+                             .dry_run = session->space ? 1 : 0,
+                             .convert_param = job_convert_param};
 }

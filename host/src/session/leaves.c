@@ -300,8 +300,10 @@ static ordo_status switch_over(ordo_instance *instance, GPtrArray *fresh, ordo_l
       memcpy(param->param.local_offset, record->placement.chunks->offset, sizeof param->param.local_offset);
     }
     follows = record && ordo_leaf_follows(record, &param->root->param);
-    if (follows)
+    if (follows) {
       param->param.dtype = record->leaf.dtype;
+      param->param.grad_dtype = record->leaf.grad_dtype;
+    }
     status = point_param(model, &param->param, follows ? record->leaf.data : NULL, follows ? record->leaf.grad : NULL);
     if (status != ORDO_OK)
       return status;

@@ -49,6 +49,7 @@ void ordo_model_state_free(ordo_model_state *model)
   }
   for (guint i = 0; i < model->params->len; i++) {
     ordo_param_record *param = g_ptr_array_index(model->params, i);
+    ordo_memory_release(model->session->memory, param->sum_storage);
     g_free((char *)param->param.name);
     g_free(param);
   }
@@ -184,6 +185,8 @@ ordo_status ordo_model_builder_param(ordo_model_builder *builder, const ordo_par
   memcpy(record->param.local_shape, desc.shape, sizeof desc.shape);
   record->param.numel = numel;
   record->param.data = record->source = desc.data;
+  record->source_dtype = desc.dtype;
+  record->param.grad_dtype = ORDO_F32;
   record->param.grad = desc.grad;
   record->ready_in = -1;
   record->root = record;

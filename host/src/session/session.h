@@ -48,6 +48,12 @@ typedef struct ordo_param_record {
   gint64 ready_in;                /* serial of the micro-batch in which it was reported ready */
   gboolean grad_held;             /* root: the bound gradient holds a summand (params whose leaf is elsewhere) */
   void *source;                   /* storage that the embedder described it with, null if none */
+  ordo_dtype source_dtype;        /* element type of the source: param.dtype may be converted */
+  gboolean adds_low;              /* root: a 16-bit gradient adds up over micro-batches in its own type */
+  float *sum;                     /* root: fp32 sum over the micro-batches of the step, null: not needed */
+  float *sum_storage;             /* root: what the host allocated for it, null if it has another place */
+  gboolean sum_held;              /* root: the sum holds something */
+  gint64 summed_in;               /* root: serial of the micro-batch that was added last */
 } ordo_param_record;
 
 typedef struct ordo_unit_record {
@@ -204,9 +210,13 @@ struct ordo_session {
   /* step */
   ordo_step_info info;
   double weight, loss_factor;
+  double loss_base, loss_scale, first_scale; /* factor without the scale; scale of the running and of the first loss */
+  guint64 losses_used, loss_overflow;        /* bit per loss, this step */
+  gboolean tracks_losses;                    /* the embedder selects losses in this step */
   gint64 micro_serial;
   guint open_model, open_unit;
-  gboolean any_reduces;
+  gboolean any_reduces; /* strategies divide by the weight; else the loss factor does */
+  gboolean began;       /* a training step was begun */
   gboolean skip, overflow;
   double norm, clip;
   double busy_before, wait_before;
@@ -273,6 +283,31 @@ void ordo_leaves_publish(ordo_model_state *model, GPtrArray *records);
 /* Frees host storage of replaced leaves that nothing refers to any more. */
 void ordo_leaves_sweep(ordo_model_state *model);
 
+/* convert.c */
+ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *record, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
+/* n elements of a floating type to fp32 and back, rounded to nearest even. */
+void ordo_convert_widen(ordo_dtype dtype, const void *src, int64_t n, float *dst);
+void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *dst);
+
+/* accumulate.c */
+/* A step begins: decides which gradients add up in fp32 sums; `all`: those of several losses do. */
+ordo_status ordo_accumulate_begin(ordo_session *session, gboolean all);
+/* FALSE if a strategy reduces every micro-batch. */
+gboolean ordo_accumulate_possible(const ordo_session *session);
+/* The gradient of a tie group is complete for this micro-batch. Only for roots with a sum. */
+void ordo_accumulate_ready(ordo_session *session, ordo_param_record *root);
+/* A micro-batch ends: what was not complete in it. */
+void ordo_accumulate_end(ordo_session *session);
+void ordo_accumulate_rescale(ordo_session *session, double factor);
+
+/* losses.c */
+enum { ORDO_MAX_LOSSES = 64 };
+/* `base`: the loss factor without a scale. */
+ordo_status ordo_losses_begin(ordo_session *session, double base);
+ordo_status ordo_losses_select(ordo_session *session, uint32_t loss_id);
+/* step.overflow_vote */
+ordo_status ordo_losses_vote(ordo_session *session);
+
 /* undo.c */
 typedef struct ordo_undo ordo_undo;
 ordo_undo *ordo_undo_new(ordo_session *session);
@@ -288,6 +323,9 @@ ordo_status ordo_weights_load_sharded(ordo_model_state *model);
 ordo_status ordo_weights_sync(ordo_model_state *model);
 ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *chunk, float *dst);
 ordo_status ordo_weights_materialise_grads(ordo_model_state *model);
+/* Host storage for a leaf, remembered so that it is freed when nothing refers to it any more; null when memory is out. */
+void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t tag);
+ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes);
 
 /* plugins.c */
 /* In a dry run: every plugin of the plan must declare that it can. */

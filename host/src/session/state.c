@@ -60,13 +60,20 @@ static ordo_status ensure_slot(ordo_leaf_record *record, int32_t slot)
   return ordo_session_embedder_status(session, "restore", optimizer->restore(optimizer->ctx, leaf, 0), before);
 }
 
-static ordo_status storage_of(ordo_leaf_record *record, int32_t slot, float **storage)
+static gboolean is_float(ordo_dtype dtype)
+{
+  return dtype == ORDO_F32 || dtype == ORDO_F16 || dtype == ORDO_BF16;
+}
+
+/* Optimizer state is fp32 (optimizer.h). */
+static ordo_status storage_of(ordo_leaf_record *record, int32_t slot, void **storage, ordo_dtype *dtype)
 {
   const ordo_leaf *leaf = work_leaf(record);
   const ordo_optimizer *optimizer = record->model->optimizer;
-  if (slot < 0 && (leaf->dtype != ORDO_F32 || leaf->opaque))
+  *dtype = slot < 0 ? leaf->dtype : ORDO_F32;
+  if (!is_float(*dtype) || (slot < 0 && leaf->opaque))
     return refuse(record->model->session, ORDO_E_UNSUPPORTED, "E-STATE-DTYPE", leaf->name,
-                  "its elements are not fp32, it has no fp32 master, and its strategy has no export_chunk",
+                  "its elements are not fp32, bf16 or fp16, it has no fp32 master, and its strategy has no export_chunk",
                   "use a precision plugin with fp32 masters", "a leaf cannot be exported as fp32");
   *storage = slot < 0 ? leaf->data : optimizer->slot(optimizer->ctx, leaf, (uint32_t)slot);
   return *storage ? ORDO_OK : ORDO_E_NOT_FOUND;
@@ -119,7 +126,8 @@ static void for_runs(const ordo_chunk *chunk, const int64_t *shape, const int64_
 }
 
 typedef struct copying {
-  float *array;
+  void *array;
+  ordo_dtype dtype; /* of the array */
   float *packed;
   gboolean out;
 } copying;
@@ -127,18 +135,21 @@ typedef struct copying {
 static void copy_run(void *ctx, int64_t in_array, int64_t in_chunk, int64_t count)
 {
   const copying *c = ctx;
-  float *array = c->array + in_array, *packed = c->packed + in_chunk;
-  memcpy(c->out ? packed : array, c->out ? array : packed, (size_t)count * sizeof *array);
+  void *array = (char *)c->array + (size_t)in_array * ordo_dtype_size(c->dtype);
+  if (c->out)
+    ordo_convert_widen(c->dtype, array, count, c->packed + in_chunk);
+  else
+    ordo_convert_narrow(c->dtype, c->packed + in_chunk, count, array);
 }
 
 static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, const ordo_chunk *chunk, int32_t slot, float *packed,
                               gboolean out)
 {
-  copying c = {NULL, packed, out};
-  ordo_status status = storage_of(record, slot, &c.array);
+  copying c = {.packed = packed, .out = out};
+  ordo_status status = storage_of(record, slot, &c.array, &c.dtype);
   if (status != ORDO_OK)
     return status;
-  c.array += held->leaf_offset;
+  c.array = (char *)c.array + (size_t)held->leaf_offset * ordo_dtype_size(c.dtype);
   for_runs(chunk, held->extent, held->offset, held->begin, copy_run, &c);
   return ORDO_OK;
 }
@@ -221,7 +232,7 @@ static gboolean is_mine(const ordo_leaf_record *record)
 {
   const ordo_mesh *mesh = record->model->session->mesh;
   for (uint32_t a = 0; a < mesh->n_axes; a++)
-    if (record->placement.data[a] != ORDO_SHARD && mesh->axes[a]->coordinate != 0)
+    if (mesh->axes[a]->coordinate % ordo_placement_copies(record->placement.data[a], mesh->axes[a]->size) != 0)
       return FALSE;
   return TRUE;
 }
@@ -238,7 +249,7 @@ static ordo_status move_param(ordo_model_state *model, const ordo_param *param, 
       if (chunk->param != param || ordo_chunk_numel(chunk) == 0 || (out && !is_mine(record)))
         continue;
       g_autofree float *packed = g_try_new(float, (gsize)ordo_chunk_numel(chunk));
-      copying between = {full, packed, !out};
+      copying between = {full, ORDO_F32, packed, !out};
       if (!packed)
         return refuse(model->session, ORDO_E_NOMEM, "E-NOMEM", param->name, "a chunk of it did not fit", "free memory", "out of memory");
       if (!out)

@@ -166,6 +166,7 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   if (status != ORDO_OK)
     return ordo_session_leave(session, status);
   session->weight = sum;
+  session->began = TRUE;
   session->info.step++;
   session->info.micro_batch = 0;
   session->info.n_micro_batches = n_micro_batches;
@@ -173,12 +174,19 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   session->info.evaluating = 0;
   session->skip = session->overflow = FALSE;
   begin_leaves(session);
-  session->loss_factor = session->any_reduces ? 1.0 : 1.0 / sum;
   session->state = ORDO_SESSION_STEP;
   status = ordo_step_run_info_calls(session, session->step_begin, "step_begin");
-  if (status == ORDO_OK && session->scaler)
-    session->loss_factor *= session->scaler->plugin->precision->loss_scale(session->scaler->self, 0);
-  return ordo_session_leave(session, status);
+  if (status == ORDO_OK)
+    status = ordo_losses_begin(session, session->any_reduces ? 1.0 : 1.0 / sum);
+  if (status == ORDO_OK)
+    status = ordo_accumulate_begin(session, FALSE);
+  return ordo_session_leave(session, status == ORDO_OK ? ORDO_OK : ordo_session_fail(session, status));
+}
+
+ordo_status ordo_session_select_loss(ordo_session *session, uint32_t loss_id)
+{
+  ENTER(session, ORDO_IN(STEP), "select_loss", "in a step, between micro-batches");
+  return ordo_session_leave(session, ordo_losses_select(session, loss_id));
 }
 
 double ordo_session_loss_factor(const ordo_session *session)
@@ -324,6 +332,8 @@ ordo_status ordo_session_grad_ready(ordo_session *session, uint32_t index, uint3
   mark_written(record->root);
   if (--record->root->pending > 0)
     return ordo_session_leave(session, ORDO_OK);
+  if (record->root->sum)
+    ordo_accumulate_ready(session, record->root);
   return ordo_session_leave(session, run_grad_ready(session, model, &record->root->param));
 }
 
@@ -347,6 +357,8 @@ ordo_status ordo_session_micro_end(ordo_session *session)
 {
   ordo_status status;
   ENTER(session, ORDO_IN(MICRO) | ORDO_IN(BETWEEN), "micro_end", "in a micro-batch, when no unit is open");
+  if (session->info.n_micro_batches > 1)
+    ordo_accumulate_end(session);
   status = ordo_step_run_info_calls(session, session->micro_end, "micro_end");
   if (status != ORDO_OK)
     return ordo_session_leave(session, status);
@@ -391,7 +403,8 @@ static void fill_result(const ordo_session *session, ordo_step_result *result)
                            .weight = session->weight,
                            .grad_norm = session->norm,
                            .clip_coef = session->clip,
-                           .skipped = session->skip ? 1 : 0};
+                           .skipped = session->skip ? 1 : 0,
+                           .loss_scale = session->first_scale};
   add_comm_seconds(session, &busy, &wait);
   full.comm_seconds = busy - session->busy_before;
   full.wait_seconds = wait - session->wait_before;

@@ -7,13 +7,11 @@
 #include "../comm/reduce.h"
 #include "session.h"
 
-#include <ordo/half.h>
-
 #include <string.h>
 
 enum { STAGING_BYTES = 4 << 20 }; /* best message size on one node: 1-4 MiB */
 
-static ordo_status no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes)
+ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes)
 {
   g_autofree char *why = g_strdup_printf("%zu bytes were asked for", bytes);
   return ordo_errors_push(ordo_session_errors(model->session), ORDO_E_NOMEM, "E-NOMEM", leaf->name, why,
@@ -29,8 +27,7 @@ static size_t leaf_bytes(const ordo_leaf *leaf, int64_t numel)
   return (size_t)numel * ordo_dtype_size(leaf->dtype);
 }
 
-/* Host storage for a leaf, remembered so that it is freed when nothing refers to it any more. */
-static void *materialise(ordo_model_state *model, size_t bytes, uint32_t tag)
+void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t tag)
 {
   void *storage = ordo_memory_alloc(model->session->memory, bytes, tag);
   if (storage)
@@ -38,20 +35,9 @@ static void *materialise(ordo_model_state *model, size_t bytes, uint32_t tag)
   return storage;
 }
 
-static void store(ordo_dtype dtype, const float *src, int64_t n, void *dst)
-{
-  for (int64_t i = 0; i < n; i++)
-    if (dtype == ORDO_F64)
-      ((double *)dst)[i] = (double)src[i];
-    else if (dtype == ORDO_BF16)
-      ((uint16_t *)dst)[i] = ordo_bf16_from_f32(src[i]);
-    else
-      ((uint16_t *)dst)[i] = ordo_f16_from_f32(src[i]);
-}
-
 static float source_at(const ordo_param_record *record, int64_t index)
 {
-  return record->param.dtype == ORDO_F64 ? (float)((const double *)record->source)[index] : ((const float *)record->source)[index];
+  return record->source_dtype == ORDO_F64 ? (float)((const double *)record->source)[index] : ((const float *)record->source)[index];
 }
 
 /* Reads a rectangle or a range out of storage that the embedder described the param with. */
@@ -83,7 +69,7 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
                             "weights were asked for a parameter of another model");
   if (ordo_chunk_numel(chunk) == 0)
     return ORDO_OK;
-  if (record->source && (record->param.dtype == ORDO_F32 || record->param.dtype == ORDO_F64)) {
+  if (record->source && (record->source_dtype == ORDO_F32 || record->source_dtype == ORDO_F64)) {
     read_source(record, chunk, dst);
     return ORDO_OK;
   }
@@ -99,7 +85,7 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
 static ordo_status fill_converted(ordo_model_state *model, ordo_leaf *leaf)
 {
   g_autofree float *values = g_try_new0(float, MAX(leaf->numel, 1));
-  ordo_status status = values ? ORDO_OK : no_memory(model, leaf, (size_t)leaf->numel * sizeof(float));
+  ordo_status status = values ? ORDO_OK : ordo_weights_no_memory(model, leaf, (size_t)leaf->numel * sizeof(float));
   for (uint64_t c = 0; c < leaf->placement->n_chunks && status == ORDO_OK; c++)
     status = ordo_weights_read_chunk(model, &leaf->placement->chunks[c], values + leaf->placement->chunks[c].leaf_offset);
   if (status != ORDO_OK)
@@ -110,7 +96,7 @@ static ordo_status fill_converted(ordo_model_state *model, ordo_leaf *leaf)
     return ordo_errors_push(ordo_session_errors(model->session), ORDO_E_UNSUPPORTED, "E-WEIGHTS-SOURCE", leaf->name,
                             "integers cannot be filled from fp32 weights", "describe integer parameters with data",
                             "the host cannot load leaf '%s'", leaf->name);
-  store(leaf->dtype, values, leaf->numel, leaf->data);
+  ordo_convert_narrow(leaf->dtype, values, leaf->numel, leaf->data);
   return ORDO_OK;
 }
 
@@ -133,8 +119,8 @@ static ordo_status ensure_data(ordo_model_state *model, ordo_leaf *leaf, gboolea
   *fresh = leaf->data == NULL && leaf->numel > 0;
   if (!*fresh)
     return ORDO_OK;
-  leaf->data = materialise(model, bytes, ORDO_MEM_WEIGHTS);
-  return leaf->data ? ORDO_OK : no_memory(model, leaf, bytes);
+  leaf->data = ordo_weights_materialise(model, bytes, ORDO_MEM_WEIGHTS);
+  return leaf->data ? ORDO_OK : ordo_weights_no_memory(model, leaf, bytes);
 }
 
 /* Params that compute in the leaf itself learn where it is. */
@@ -187,9 +173,9 @@ ordo_status ordo_weights_materialise_grads(ordo_model_state *model)
     if (!(leaf->flags & ORDO_PARAM_REQUIRES_GRAD) || leaf->grad || bytes == 0 || !leaf->n_params ||
         !ordo_leaf_follows((ordo_leaf_record *)leaf, leaf->params[0]))
       continue;
-    leaf->grad = materialise(model, bytes, ORDO_MEM_GRADIENTS);
+    leaf->grad = ordo_weights_materialise(model, bytes, ORDO_MEM_GRADIENTS);
     if (!leaf->grad)
-      return no_memory(model, leaf, bytes);
+      return ordo_weights_no_memory(model, leaf, bytes);
     if ((status = bind_params(model, leaf)) != ORDO_OK)
       return status;
   }

@@ -58,9 +58,16 @@ typedef struct ordo_step_info {
   int32_t is_last_micro_batch;
   int32_t evaluating;   /* 1: forward only, no gradients */
   double divide_factor; /* divide every reduced gradient by it, once: the first reducing strategy gets the weight of the
-                           whole step (counted tokens of all ranks and micro-batches), the others 1 */
+                           whole step (counted tokens of all ranks and micro-batches), the others 1; 1 for all if the loss factor
+                           divides (fp16) */
+  uint32_t loss_id;     /* loss of the running or last micro-batch; 0 unless the embedder selects losses */
+  uint32_t reserved;
 } ordo_step_info;
-ORDO_PIN_LAST(ordo_step_info, divide_factor);
+ORDO_PIN_LAST(ordo_step_info, reserved);
+
+enum {
+  ORDO_CONVERT_ADD_LOW = 1u /* micro-batches add up in grad_dtype; without it the host adds 16-bit gradients up in fp32 */
+};
 
 /* A source of memory other than the job's own (a memory-mapped file). Functions may come from any thread. */
 typedef struct ordo_allocator {
@@ -150,8 +157,15 @@ typedef struct ordo_job {
    * used. A plugin that keeps to this says dry_run=yes in its manifest (manifest.h); a job with another is refused. */
   uint32_t dry_run;
   uint32_t reserved;
+  /* Changes the element types of a param and its gradient to ORDO_F32, ORDO_F16 or ORDO_BF16, with all members of its tie group and
+   * their leaf. Data that exists is converted (to nearest even) into storage of the host, and the embedder is told; what does not
+   * exist yet will be loaded from fp32 and rounded. Unless ORDO_CONVERT_ADD_LOW is given, the host adds a 16-bit gradient up in fp32
+   * over the micro-batches of a step and rounds the sum once, before grad_ready of the last one. Legal in precision.convert_model and
+   * precision.initialize. Errors: STATE (another step), INVALID (type), UNSUPPORTED (the embedder computes fp32 only, or the leaf is
+   * sharded), NOMEM, those of the embedder. [main] since 0.1 */
+  ordo_status (*convert_param)(void *ctx, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
 } ordo_job;
-ORDO_PIN_LAST(ordo_job, reserved);
+ORDO_PIN_LAST(ordo_job, convert_param);
 
 /* 1 if tensors may be read and written: everywhere but in a dry run. [any] since 0.1 */
 ORDO_INLINE int ordo_job_has_data(const ordo_job *job)

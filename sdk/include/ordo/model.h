@@ -36,7 +36,8 @@ enum {
 
 enum {
   ORDO_PARAM_REQUIRES_GRAD = 1u,
-  ORDO_PARAM_DECAY = 2u /* weight decay applies (2-D weights) */
+  ORDO_PARAM_DECAY = 2u, /* weight decay applies (2-D weights) */
+  ORDO_PARAM_NORM = 4u   /* scale or shift of a normalisation: mixed precision may keep it fp32 (apex: keep_batchnorm_fp32) */
 };
 
 struct ordo_unit {
@@ -59,13 +60,15 @@ struct ordo_param {
   int32_t tp_block;  /* rows (COLUMN) or columns (ROW) that must stay together, a head; 0 or 1 for none */
   int32_t tie_group; /* -1: not tied */
   uint32_t ndim;
-  uint32_t unit;                       /* index of the unit whose forward uses it first */
-  int64_t shape[ORDO_MAX_DIMS];        /* global, row-major */
-  int64_t local_shape[ORDO_MAX_DIMS];  /* what this rank computes with; differs from shape after strategy.partition */
-  int64_t numel;                       /* product of shape */
-  void *data;                          /* local_shape elements, or null while released or not yet materialised */
-  void *grad;                          /* fp32 unless a precision plugin changed it; null if none */
-  ordo_leaf *leaf;                     /* the leaf that holds it now; with flat shards the one of its unit; null if this rank holds none */
+  uint32_t unit;                      /* index of the unit whose forward uses it first */
+  int64_t shape[ORDO_MAX_DIMS];       /* global, row-major */
+  int64_t local_shape[ORDO_MAX_DIMS]; /* what this rank computes with; differs from shape after strategy.partition */
+  int64_t numel;                      /* product of shape */
+  void *data;                         /* local_shape elements, or null while released or not yet materialised */
+  void *grad;                         /* local_shape elements of grad_dtype; null if none */
+  ordo_leaf *leaf;                    /* the leaf that holds it now; with flat shards the one of its unit; null if this rank holds none */
+  ordo_dtype grad_dtype;              /* ORDO_F32 unless a precision plugin changed it (ordo_job.convert_param) */
+  uint32_t reserved;
   int64_t local_offset[ORDO_MAX_DIMS]; /* where in `shape` the local part begins; zeros before strategy.partition */
 };
 ORDO_PIN_LAST(struct ordo_param, local_offset);

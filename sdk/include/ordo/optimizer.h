@@ -35,7 +35,9 @@ typedef struct ordo_step_args {
 ORDO_PIN_LAST(ordo_step_args, grad_factor);
 
 enum {
-  ORDO_OPTIMIZER_APPLIES_FACTOR = 1u /* step multiplies by grad_factor itself, which saves the host a pass over the gradients */
+  ORDO_OPTIMIZER_APPLIES_FACTOR = 1u, /* step multiplies by grad_factor itself, which saves the host a pass over the gradients */
+  ORDO_OPTIMIZER_16_BIT = 2u          /* step also updates leaves whose data and grad are bf16 or fp16. Without it such a leaf needs a
+                                         master (E-OPTIMIZER-DTYPE): it would be read as fp32 */
 };
 
 /* Filled by whoever makes the optimizer. All functions return a status and use ordo_last_error / host->fail for the text. */

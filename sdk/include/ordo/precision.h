@@ -47,9 +47,11 @@ typedef struct ordo_precision {
   ordo_status (*step_begin)(void *self, const ordo_step_info *info); /* [step] since 0.1 */
   /* The type in which an operation of class `op` (ORDO_OP_) runs. [step] since 0.1 */
   ordo_dtype (*op_dtype)(void *self, uint32_t op);
-  /* What the loss is multiplied by before backward; `loss_id` counts the losses of a session. [step] since 0.1 */
+  /* What the loss is multiplied by before backward; `loss_id` counts the losses of a session. A loss_id that it does not have: 0, after
+   * host->fail. [step] since 0.1 */
   double (*loss_scale)(void *self, uint32_t loss_id);
-  /* step.unscale: takes the loss scale out of the gradients and sets *overflow to 1 if one is not finite on this rank. [step] since 0.1 */
+  /* step.unscale: takes the scale of the loss of the last micro-batch out of the gradients, and sets *overflow to 1 if one is not finite
+   * on this rank and the step must be skipped. [step] since 0.1 */
   ordo_status (*unscale)(void *self, const ordo_step_info *info, int32_t *overflow);
   /* After the vote: `overflow` is the same on all ranks and 1 means that the optimizer step is skipped. [step] since 0.1 */
   ordo_status (*update_scale)(void *self, int32_t overflow);
@@ -63,7 +65,10 @@ typedef struct ordo_precision {
   int64_t (*wire_bytes)(void *self, const ordo_leaf *leaf, int64_t n); /* [any] since 0.1 */
 
   const ordo_state_ops *state; /* restore.precision; null if there is nothing to save */
+  /* Instead of update_scale, once for each loss that the step used: `overflow` is the same on all ranks; it is 1 for the losses whose
+   * gradients were not finite, and for all of them if only the sum was not. [step] since 0.1 */
+  ordo_status (*update_loss_scale)(void *self, uint32_t loss_id, int32_t overflow);
 } ordo_precision;
-ORDO_PIN_LAST(ordo_precision, state);
+ORDO_PIN_LAST(ordo_precision, update_loss_scale);
 
 #endif

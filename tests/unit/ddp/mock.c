@@ -509,7 +509,8 @@ static ordo_status backward_param(mock_rank *rank, const mock_step *step, int mi
 static ordo_status train(mock_rank *rank, mock_step *step)
 {
   const ordo_strategy *s = rank->strategy;
-  ordo_step_info info = {sizeof info, step->step, 0, step->n_micro, 0, 0, step->divide_factor};
+  ordo_step_info info = {
+      .struct_size = sizeof info, .step = step->step, .n_micro_batches = step->n_micro, .divide_factor = step->divide_factor};
   int n = (int)rank->model.n_params;
   for (int i = 0; i < (int)rank->model.n_leaves; i++)
     rank->leaves[i].grad_state = ORDO_GRAD_NONE;

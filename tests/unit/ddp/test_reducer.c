@@ -465,7 +465,8 @@ static void train_tied(mock_rank *rank, void *arg)
 {
   mock_step *step = arg;
   const ordo_strategy *s = rank->strategy;
-  ordo_step_info info = {sizeof info, step->step, 0, 1, 1, 0, step->divide_factor};
+  ordo_step_info info = {
+      .struct_size = sizeof info, .step = step->step, .n_micro_batches = 1, .is_last_micro_batch = 1, .divide_factor = step->divide_factor};
   ordo_status status = s->step_begin(rank->instance, &info);
   if (status == ORDO_OK)
     status = s->micro_begin(rank->instance, &info);
@@ -526,7 +527,8 @@ static float shard_grads[2][N][64];
 static void train_sharded(mock_rank *rank, void *arg)
 {
   mock_step *step = arg;
-  ordo_step_info info = {sizeof info, step->step, 0, 1, 1, 0, step->divide_factor};
+  ordo_step_info info = {
+      .struct_size = sizeof info, .step = step->step, .n_micro_batches = 1, .is_last_micro_batch = 1, .divide_factor = step->divide_factor};
   const ordo_strategy *s = rank->strategy;
   ordo_status status = s->step_begin(rank->instance, &info);
   if (status == ORDO_OK)

@@ -227,7 +227,8 @@ static void evaluation_only(void **state)
   assert_int_equal(world.n_collectives, 1);
   assert_int_equal(ranks[0].open_windows, 0);
   assert_ptr_equal(ranks[0].leaves[0].grad, ranks[0].own_grads[0]);
-  ordo_step_info info = {sizeof info, 1, 0, 1, 1, 1, 1.0};
+  ordo_step_info info = {
+      .struct_size = sizeof info, .step = 1, .n_micro_batches = 1, .is_last_micro_batch = 1, .evaluating = 1, .divide_factor = 1.0};
   assert_int_equal(ranks[0].strategy->step_begin(ranks[0].instance, &info), ORDO_OK);
   assert_int_equal(ranks[0].strategy->micro_begin(ranks[0].instance, &info), ORDO_OK);
   assert_int_equal(ranks[0].strategy->reduce(ranks[0].instance, &info), ORDO_OK);

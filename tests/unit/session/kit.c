@@ -335,7 +335,6 @@ PLAIN(partition)
 PLAIN(after_setup)
 PLAIN(eval_begin)
 PLAIN(eval_end)
-PLAIN(convert_model)
 PLAIN(masters_to_model)
 
 static ordo_status fake_prepare_optimizer(void *data, ordo_optimizer *optimizer)
@@ -417,9 +416,26 @@ static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
   return status;
 }
 
+static ordo_status convert_all(const fake_instance *self)
+{
+  const ordo_job *job = self->job;
+  ordo_status status = ORDO_OK;
+  for (uint32_t i = 0; i < job->model->n_params && status == ORDO_OK; i++)
+    status = job->convert_param(job->ctx, job->model->params[i], self->knobs->converts, self->knobs->converts, self->knobs->convert_flags);
+  return status;
+}
+
+static ordo_status fake_convert_model(void *data)
+{
+  const fake_instance *self = data;
+  ordo_status status = hear(self, "convert_model");
+  return status == ORDO_OK && self->knobs->converts ? convert_all(self) : status;
+}
+
 static ordo_dtype fake_op_dtype(void *data, uint32_t op)
 {
-  return op == ORDO_OP_MATMUL && ((fake_instance *)data)->knobs->fp16 ? ORDO_F16 : ORDO_F32;
+  const fake *knobs = ((fake_instance *)data)->knobs;
+  return op != ORDO_OP_MATMUL ? ORDO_F32 : knobs->fp16 ? ORDO_F16 : knobs->bf16 ? ORDO_BF16 : ORDO_F32;
 }
 
 static double fake_loss_scale(void *data, uint32_t loss_id)
@@ -435,11 +451,13 @@ static ordo_status fake_unscale(void *data, const ordo_step_info *info, int32_t 
   const ordo_model *model = self->job->model;
   float inverse = (float)(1.0 / fake_loss_scale(data, 0));
   (void)info;
+  if (self->knobs->late)
+    return convert_all(self);
   *overflow = self->knobs->overflow && self->job->mesh->rank == 0;
   for (uint32_t i = 0; i < model->n_leaves; i++) {
     ordo_leaf *leaf = model->leaves[i];
     float *to = leaf->master ? leaf->master->grad : leaf->grad;
-    for (int64_t k = 0; leaf->grad_state == ORDO_GRAD_HELD && k < leaf->numel; k++)
+    for (int64_t k = 0; leaf->grad_dtype == ORDO_F32 && leaf->grad_state == ORDO_GRAD_HELD && k < leaf->numel; k++)
       to[k] = ((float *)leaf->grad)[k] * inverse;
   }
   return hear(data, "unscale");
@@ -574,6 +592,16 @@ static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *pa
   return ORDO_OK;
 }
 
+static ordo_status convert(void *ctx, const ordo_model *model, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype)
+{
+  kit *k = ctx;
+  (void)model;
+  assert_int_equal(param->dtype, dtype);
+  assert_int_equal(param->grad_dtype, grad_dtype);
+  k->converts++;
+  return k->refuses_convert ? ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "not this type", "toy", "", "") : ORDO_OK;
+}
+
 typedef struct sgd {
   kit *k;
   ordo_group group;
@@ -641,7 +669,7 @@ static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_opt
   refresh(o);
   optimizer->ctx = o;
   optimizer->name = "sgd";
-  optimizer->flags = k->plain_factor ? 0 : ORDO_OPTIMIZER_APPLIES_FACTOR;
+  optimizer->flags = (k->plain_factor ? 0 : ORDO_OPTIMIZER_APPLIES_FACTOR) | (k->says_16_bit ? ORDO_OPTIMIZER_16_BIT : 0);
   optimizer->n_groups = 1;
   optimizer->groups = &o->group;
   optimizer->step = sgd_step;
@@ -695,7 +723,8 @@ kit *kit_new(void)
                                 .bind = bind,
                                 .optimizer_create = optimizer_create,
                                 .scheduler_step = scheduler_step,
-                                .phase = on_phase};
+                                .phase = on_phase,
+                                .convert = convert};
   k->options.struct_size = sizeof k->options;
   current = k;
   return k;

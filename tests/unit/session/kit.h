@@ -15,30 +15,33 @@
 
 typedef struct fake {
   const char *id;
-  const char *fail_in;    /* member that returns an error: "wrap", "create", "reduce" ... */
-  gboolean silent;        /* without calling host->fail */
-  gboolean lose_rank;     /* ... with ORDO_E_PEER_LOST */
-  gboolean flat;          /* wrap / prepare_joint replace all leaves by one flat shard per axis */
-  gboolean drop_link;     /* ... and forget one old leaf */
-  gboolean tear_tie;      /* ... and give two tied parameters a leaf each */
-  gboolean twice;         /* ... and do it a second time */
-  gboolean outside;       /* replace_leaves from step_begin */
-  gboolean forget;        /* reduce marks nothing */
-  gboolean reduce_twice;  /* reduce marks everything twice */
-  gboolean only_sum;      /* reduce sums and leaves the division to the host */
-  gboolean veto;          /* should_commit says no */
-  gboolean masters;       /* wrap_optimizer makes masters */
-  gboolean fp16;          /* op_dtype(matmul) */
-  double scale;           /* loss scale, 0: 1 */
-  gboolean overflow;      /* unscale reports one */
-  gboolean drifts;        /* post_step changes a weight on rank 1 */
-  gboolean hides;         /* reduce ignores what mark_reduced answers */
-  gboolean no_instance;   /* create says OK and gives none */
-  ordo_status init;       /* init returns it ... */
-  gboolean init_praises;  /* ... after a record with the status ORDO_OK */
-  size_t table_size;      /* struct_size of the table, 0: the right one */
-  gboolean no_reduce;     /* the table lacks reduce */
-  guint32 without;        /* bit per ORDO_STEP_: the table lacks that member */
+  const char *fail_in;   /* member that returns an error: "wrap", "create", "reduce" ... */
+  gboolean silent;       /* without calling host->fail */
+  gboolean lose_rank;    /* ... with ORDO_E_PEER_LOST */
+  gboolean flat;         /* wrap / prepare_joint replace all leaves by one flat shard per axis */
+  gboolean drop_link;    /* ... and forget one old leaf */
+  gboolean tear_tie;     /* ... and give two tied parameters a leaf each */
+  gboolean twice;        /* ... and do it a second time */
+  gboolean outside;      /* replace_leaves from step_begin */
+  gboolean forget;       /* reduce marks nothing */
+  gboolean reduce_twice; /* reduce marks everything twice */
+  gboolean only_sum;     /* reduce sums and leaves the division to the host */
+  gboolean veto;         /* should_commit says no */
+  gboolean masters;      /* wrap_optimizer makes masters */
+  gboolean fp16, bf16;   /* op_dtype(matmul) */
+  ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
+  uint32_t convert_flags;
+  gboolean late;         /* unscale converts again, which is too late */
+  double scale;          /* loss scale, 0: 1 */
+  gboolean overflow;     /* unscale reports one */
+  gboolean drifts;       /* post_step changes a weight on rank 1 */
+  gboolean hides;        /* reduce ignores what mark_reduced answers */
+  gboolean no_instance;  /* create says OK and gives none */
+  ordo_status init;      /* init returns it ... */
+  gboolean init_praises; /* ... after a record with the status ORDO_OK */
+  size_t table_size;     /* struct_size of the table, 0: the right one */
+  gboolean no_reduce;    /* the table lacks reduce */
+  guint32 without;       /* bit per ORDO_STEP_: the table lacks that member */
   gboolean backward_only; /* wants activations of the backward pass only */
   int32_t parts, part;    /* residual: parts 0 leaves the answer alone */
 } fake;
@@ -60,10 +63,13 @@ typedef struct kit {
 
   /* the embedder's side */
   gboolean no_tie, with_data, bad_rebind, partial_groups, twice_in_groups, frozen_optimizer, plain_factor, no_rebind;
+  gboolean says_16_bit; /* the optimizer claims to update 16-bit leaves */
   gboolean shape_from_rank;
   double lr, weight_offset;
   float *storage[8];
   ordo_leaf *kept_leaf; /* of model_build's first optimizer view */
+  gboolean refuses_convert;
+  guint converts;
   guint rebinds, binds, optimizers, scheduler_steps;
   double last_factor;
   int64_t last_optimizer_step;

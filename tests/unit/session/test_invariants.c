@@ -62,6 +62,20 @@ static void check_2_a_step_was_left_out(void **state)
   kit_free(k);
 }
 
+static ordo_status build_bf16(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
+{
+  ordo_param_desc desc = {.struct_size = sizeof desc,
+                          .name = "bf16",
+                          .dtype = ORDO_BF16,
+                          .flags = ORDO_PARAM_REQUIRES_GRAD,
+                          .tie_group = -1,
+                          .ndim = 1,
+                          .shape = {4}};
+  ordo_status status = ordo_model_builder_unit(builder, "unit", "Toy", NULL);
+  (void)ctx, (void)session, (void)model;
+  return status == ORDO_OK ? ordo_model_builder_param(builder, &desc, NULL) : status;
+}
+
 static void check_3_two_owners_of_the_precision(void **state)
 {
   kit *k = kit_new();
@@ -79,12 +93,42 @@ static void check_3_two_owners_of_the_precision(void **state)
   kit_free(k);
 }
 
-static void check_3_a_scaler_without_fp16(void **state)
+static void check_3_a_scaler_beside_bf16(void **state)
+{
+  kit *k = kit_new();
+  fake *amp = kit_add(k, "amp", KIT_AMP, 0);
+  (void)state;
+  amp->scale = 1024.0;
+  amp->bf16 = TRUE;
+  setup_refused(k, "E-INVARIANT-SCALER", "amp");
+}
+
+/* apex takes a static scale at O0 and O1 as well. */
+static void check_3_a_scale_in_fp32_is_the_plugins_affair(void **state)
 {
   kit *k = kit_new();
   (void)state;
   kit_add(k, "amp", KIT_AMP, 0)->scale = 1024.0;
-  setup_refused(k, "E-INVARIANT-SCALER", "amp");
+  kit_setup(k);
+  kit_free(k);
+}
+
+/* Without a master an fp32 optimizer would read two 16-bit weights as one number. */
+static void an_optimizer_of_fp32_is_refused_16_bit_leaves(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  k->embedder.model_build = build_bf16;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_UNSUPPORTED);
+  assert_string_equal(kit_code(k), "E-OPTIMIZER-DTYPE");
+  kit_assert_mentions(k, "(bf16)");
+  kit_free(k);
+  k = kit_new();
+  k->embedder.model_build = build_bf16;
+  k->says_16_bit = TRUE;
+  kit_setup(k);
+  kit_free(k);
 }
 
 static void check_4_a_torn_tie_group(void **state)
@@ -220,7 +264,9 @@ int main(void)
       cmocka_unit_test(check_1_a_leaf_in_two_groups),
       cmocka_unit_test(check_2_a_step_was_left_out),
       cmocka_unit_test(check_3_two_owners_of_the_precision),
-      cmocka_unit_test(check_3_a_scaler_without_fp16),
+      cmocka_unit_test(check_3_a_scaler_beside_bf16),
+      cmocka_unit_test(check_3_a_scale_in_fp32_is_the_plugins_affair),
+      cmocka_unit_test(an_optimizer_of_fp32_is_refused_16_bit_leaves),
       cmocka_unit_test(check_4_a_torn_tie_group),
       cmocka_unit_test(check_5_reduced_twice),
       cmocka_unit_test(check_5_not_reduced),

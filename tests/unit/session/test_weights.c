@@ -135,6 +135,7 @@ static void other_types_are_converted(void **state)
   kit *k = kit_new();
   const ordo_model *model;
   (void)state;
+  k->says_16_bit = TRUE;
   k->embedder.model_build = build_half;
   k->weight_offset = 1.0;
   kit_setup(k);

@@ -92,16 +92,14 @@ static void check_layer(const struct golden_tensors *golden, struct llama *llama
   char name[9][64];
   for (int i = 0; i < 9; i++)
     g_snprintf(name[i], sizeof name[i], "layer%d.%s", (int)layer, names[i]);
-  llama->kernels->rms_apply((size_t)tokens, (size_t)c->hidden, b->x, llama_weight(llama, llama_block_unit(layer), BLOCK_INPUT_NORM),
-                            b->inv_in, scratch);
+  llama_norm_again(llama, llama_block_unit(layer), BLOCK_INPUT_NORM, tokens, b->x, b->inv_in, scratch);
   check(golden, name[0], scratch);
   check_heads(golden, name[1], c->heads, c->head_dim, b->q);
   check_heads(golden, name[2], c->kv_heads, c->head_dim, b->k);
   check_heads(golden, name[3], c->kv_heads, c->head_dim, b->v);
   check(golden, name[4], b->attn);
   check(golden, name[5], b->mid);
-  llama->kernels->rms_apply((size_t)tokens, (size_t)c->hidden, b->mid, llama_weight(llama, llama_block_unit(layer), BLOCK_POST_NORM),
-                            b->inv_post, scratch);
+  llama_norm_again(llama, llama_block_unit(layer), BLOCK_POST_NORM, tokens, b->mid, b->inv_post, scratch);
   check(golden, name[6], scratch);
   llama->kernels->swiglu_forward((size_t)(tokens * c->intermediate), b->gate, b->up, scratch);
   check(golden, name[7], scratch);

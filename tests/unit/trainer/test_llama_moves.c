@@ -156,7 +156,7 @@ static double run(struct test_model *model, struct mover *m, int keep)
   struct llama_hooks hooks = {.ctx = m, .grad_adds = overwrite};
   fill(model, ids, targets);
   if (m != NULL) {
-    hooks = (struct llama_hooks){m, pre_forward, post_forward, pre_backward, overwrite, NULL, post_backward, activation};
+    hooks = (struct llama_hooks){m, pre_forward, post_forward, pre_backward, overwrite, NULL, post_backward, activation, NULL};
     for (uint32_t p = 0; p < model->n_params; p++)
       llama_bind(model->llama, p, NULL, NULL);
   }

@@ -1,0 +1,159 @@
+/* accumulate.c - gradients over the micro-batches of a step: narrow ones add up in fp32, and several losses keep apart what is theirs.
+ *
+ * A sum of many bf16 summands kept in bf16 stops growing once a summand is below half a unit of its last place. So the model writes
+ * each micro-batch afresh, the host adds it to an fp32 sum, and in the last micro-batch writes sum + gradient back, rounded once, before
+ * strategies hear that the gradient is ready. They reduce what they would have reduced anyway: no_sync, buckets and shards do not know.
+ * The place is the param, where the model computes; for an unsharded leaf with a master the master's gradient, idle until
+ * step.unscale, is the sum, and no memory is added. A strategy that handles_gradient_accumulation reduces every micro-batch itself.
+ *
+ * With several losses (select_loss) fp32 gradients go the same way: each summand is seen alone, so an overflow is laid to the loss
+ * that caused it, and sums are brought from one loss's scale to the next one's. apex stashes gradients for the same reason.
+ */
+#include "session.h"
+
+#include <math.h>
+
+enum { CHUNK = 1024 };
+
+static gboolean is_16_bit(ordo_dtype dtype)
+{
+  return dtype == ORDO_F16 || dtype == ORDO_BF16;
+}
+
+/* A strategy of the model reduces every micro-batch, so nothing is left on this rank to be added to. */
+static gboolean strategy_accumulates(const ordo_model_state *model)
+{
+  const ordo_session *session = model->session;
+  for (guint i = 0; i < session->instances->len; i++) {
+    const ordo_instance *instance = g_ptr_array_index(session->instances, i);
+    if (instance->model == model && (instance->decl->flags & (1u << ORDO_FLAG_HANDLES_GRADIENT_ACCUMULATION)))
+      return TRUE;
+  }
+  return FALSE;
+}
+
+static ordo_status use_sum(ordo_model_state *model, ordo_param_record *root)
+{
+  const ordo_leaf *leaf = root->param.leaf;
+  size_t bytes = (size_t)ordo_param_local_numel(&root->param) * sizeof(float);
+  if (leaf && ordo_leaf_follows((const ordo_leaf_record *)leaf, &root->param) && leaf->master && leaf->master->grad) {
+    root->sum = leaf->master->grad;
+    return ORDO_OK;
+  }
+  if (!root->sum_storage)
+    root->sum_storage = ordo_memory_alloc(model->session->memory, bytes, ORDO_MEM_GRADIENTS);
+  root->sum = root->sum_storage;
+  return root->sum ? ORDO_OK : ordo_weights_no_memory(model, leaf, bytes);
+}
+
+ordo_status ordo_accumulate_begin(ordo_session *session, gboolean all)
+{
+  ordo_status status = ORDO_OK;
+  for (guint m = 0; m < session->models->len; m++) {
+    ordo_model_state *model = g_ptr_array_index(session->models, m);
+    gboolean wanted = session->info.n_micro_batches > 1 && model->optimizer && !strategy_accumulates(model);
+    for (guint i = 0; i < model->params->len && status == ORDO_OK; i++) {
+      ordo_param_record *root = g_ptr_array_index(model->params, i);
+      root->sum = NULL;
+      root->sum_held = FALSE;
+      if (wanted && root->root == root && (root->param.flags & ORDO_PARAM_REQUIRES_GRAD) &&
+          (all || (is_16_bit(root->param.grad_dtype) && !root->adds_low)))
+        status = use_sum(model, root);
+    }
+  }
+  return status;
+}
+
+gboolean ordo_accumulate_possible(const ordo_session *session)
+{
+  for (guint m = 0; m < session->models->len; m++) {
+    const ordo_model_state *model = g_ptr_array_index(session->models, m);
+    if (model->optimizer && strategy_accumulates(model))
+      return FALSE;
+  }
+  return TRUE;
+}
+
+static gboolean is_held(const ordo_param_record *root)
+{
+  const ordo_leaf *leaf = root->param.leaf;
+  return leaf && ordo_leaf_follows((const ordo_leaf_record *)leaf, &root->param) ? leaf->grad_state == ORDO_GRAD_HELD : root->grad_held;
+}
+
+static void set_held(ordo_param_record *root, gboolean held)
+{
+  ordo_leaf *leaf = root->param.leaf;
+  if (leaf && ordo_leaf_follows((ordo_leaf_record *)leaf, &root->param))
+    leaf->grad_state = held ? ORDO_GRAD_HELD : ORDO_GRAD_NONE;
+  else
+    root->grad_held = held;
+}
+
+static gboolean all_finite(const float *x, int64_t n)
+{
+  float probe = 0.0f; /* 0 * x is 0 for a finite x and NaN for any other */
+  for (int64_t i = 0; i < n; i++)
+    probe += 0.0f * x[i];
+  return probe == 0.0f;
+}
+
+/* sum + fresh gradient, into the sum or, at the end, into the gradient. */
+static void add(ordo_session *session, ordo_param_record *root, gboolean finish)
+{
+  size_t width = ordo_dtype_size(root->param.grad_dtype);
+  int64_t numel = ordo_param_local_numel(&root->param);
+  gboolean fresh = is_held(root);
+  float buffer[CHUNK];
+  for (int64_t i = 0; i < numel; i += CHUNK) {
+    int64_t part = MIN(numel - i, (int64_t)CHUNK);
+    char *grad = (char *)root->param.grad + (size_t)i * width;
+    float *sum = root->sum + i;
+    if (fresh)
+      ordo_convert_widen(root->param.grad_dtype, grad, part, buffer);
+    for (int64_t k = 0; !fresh && k < part; k++)
+      buffer[k] = 0.0f;
+    if (session->tracks_losses && !all_finite(buffer, part))
+      session->loss_overflow |= (guint64)1 << session->info.loss_id;
+    for (int64_t k = 0; root->sum_held && k < part; k++)
+      buffer[k] += sum[k];
+    ordo_convert_narrow(finish ? root->param.grad_dtype : ORDO_F32, buffer, part, finish ? (void *)grad : (void *)sum);
+  }
+}
+
+void ordo_accumulate_ready(ordo_session *session, ordo_param_record *root)
+{
+  gboolean last = session->info.is_last_micro_batch != 0, fresh = is_held(root);
+  root->summed_in = session->micro_serial;
+  if (!root->param.grad || (!fresh && !(last && root->sum_held)))
+    return;
+  if (!last || root->sum_held || session->tracks_losses)
+    add(session, root, last);
+  root->sum_held = !last;
+  set_held(root, last);
+}
+
+void ordo_accumulate_end(ordo_session *session)
+{
+  for (guint m = 0; m < session->models->len; m++) {
+    ordo_model_state *model = g_ptr_array_index(session->models, m);
+    for (guint i = 0; i < model->params->len; i++) {
+      ordo_param_record *root = g_ptr_array_index(model->params, i);
+      if (root->sum && root->summed_in != session->micro_serial) /* not used, or not by all members of its tie group */
+        ordo_accumulate_ready(session, root);
+    }
+  }
+}
+
+void ordo_accumulate_rescale(ordo_session *session, double factor)
+{
+  float f = (float)factor;
+  for (guint m = 0; m < session->models->len; m++) {
+    ordo_model_state *model = g_ptr_array_index(session->models, m);
+    for (guint i = 0; i < model->params->len; i++) {
+      ordo_param_record *root = g_ptr_array_index(model->params, i);
+      int64_t numel = root->sum && root->sum_held ? ordo_param_local_numel(&root->param) : 0;
+      for (int64_t k = 0; k < numel; k++)
+        root->sum[k] *= f;
+    }
+  }
+}
