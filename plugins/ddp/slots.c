@@ -2,7 +2,8 @@
  *
  * Frozen leaves are left out; the rest must have gradients that can be added up. A leaf that cannot is refused by name: left
  * out silently its replicas would drift apart, one step at a time. Empty shards stay in: they cost nothing, and every leaf is
- * reported to the host as reduced.
+ * reported to the host as reduced. A leaf whose gradient is not partial on this axis is summed by somebody else (a sharding strategy in
+ * ordered mode) and left alone: added up here it would be multiplied by the number of ranks.
  */
 #include "slots.h"
 
@@ -112,10 +113,19 @@ static ordo_status check_leaf(const ordo_job *job, const ordo_leaf *leaf)
   return ORDO_OK;
 }
 
+static int is_partial(const ordo_job *job, const ordo_leaf *leaf)
+{
+  return leaf->placement == NULL || leaf->placement->grad_partial[job->axis->index] != 0;
+}
+
 static ordo_status add_leaf(ddp_slots *slots, ordo_leaf *leaf, const char *ignored)
 {
   if ((leaf->flags & ORDO_PARAM_REQUIRES_GRAD) == 0)
     return ORDO_OK;
+  if (!is_partial(slots->job, leaf)) {
+    slots->n_summed_elsewhere++;
+    return ORDO_OK;
+  }
   if (is_ignored(ignored, leaf)) {
     slots->ignored[slots->n_ignored++] = leaf;
     return ORDO_OK;
@@ -151,7 +161,7 @@ ordo_status ddp_slots_init(ddp_slots *slots, const ordo_job *job, const char *ig
     slots->of_leaf[i] = -1;
   for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
     status = add_leaf(slots, model->leaves[i], ignored);
-  if (status == ORDO_OK && slots->n == 0)
+  if (status == ORDO_OK && slots->n == 0 && slots->n_summed_elsewhere == 0)
     status = ddp_fail(job, ORDO_E_INVALID, "train at least one parameter, or leave ddp out for this model",
                       "model '%s' has no trainable parameter to average (%u parameters, %u excluded by 'ignored')", model->name,
                       model->n_params, slots->n_ignored);

@@ -33,7 +33,8 @@ typedef struct ddp_slots {
   uint32_t n;
   ordo_leaf **ignored; /* trainable, but excluded by the option `ignored` */
   uint32_t n_ignored;
-  int32_t *of_leaf; /* [n_leaves]: index into items, -1 for none */
+  uint32_t n_summed_elsewhere; /* trainable, but their gradient is not partial on this axis */
+  int32_t *of_leaf;            /* [n_leaves]: index into items, -1 for none */
   uint32_t n_leaves;
 } ddp_slots;
 

@@ -131,7 +131,7 @@ ordo_status fsdp1_vote(void *instance)
   const ordo_job *job = self->job;
   for (uint32_t i = 0; i < self->n_items; i++)
     self->votes[i] = self->items[i].used;
-  ordo_status status = ordo_all_reduce(job->axis->comm, self->votes, self->n_items, ORDO_I32, ORDO_MAX, 1.0);
+  ordo_status status = ordo_all_reduce(sharding_sum_ranks(job), self->votes, self->n_items, ORDO_I32, ORDO_MAX, 1.0);
   for (uint32_t i = 0; status == ORDO_OK && i < self->n_ignored; i++) {
     ordo_leaf *leaf = job->model->leaves[self->ignored_leaves[i]];
     if (leaf->flags & ORDO_PARAM_REQUIRES_GRAD)

@@ -75,7 +75,7 @@ static ordo_placement place(const fsdp1 *self, const ordo_placement *old)
   memcpy(placement.data, old->data, sizeof placement.data);
   memcpy(placement.grad_partial, old->grad_partial, sizeof placement.grad_partial);
   placement.data[axis] = self->options.sharding_strategy == FSDP1_NO_SHARD ? ORDO_REPLICATE : ORDO_SHARD;
-  placement.grad_partial[axis] = 1;
+  sharding_place_gradient(self->job, &placement);
   return placement;
 }
 
@@ -256,18 +256,24 @@ static ordo_status check_optimizer(const fsdp1 *self)
                     optimizer->name != NULL ? optimizer->name : "?");
 }
 
-static ordo_status check_hybrid(const fsdp1 *self)
+/* Replicas beside NO_SHARD would both compute into and reduce the same whole gradients, each in its own memory. */
+static ordo_status check_axes(const fsdp1 *self)
 {
   const ordo_mesh *mesh = self->job->mesh;
+  const ordo_axis *other = NULL;
   for (uint32_t a = 0; a < mesh->n_axes; a++)
     if (mesh->axes[a]->kind == ORDO_AXIS_DATA && a != self->job->axis->index)
-      return ORDO_OK;
-  return self->options.hybrid
-             ? fsdp1_fail(self->job, ORDO_E_INVALID, "give the replicas an axis: ddp=2+fsdp1 keeps two copies of the shards",
-                          "sharding_strategy=HYBRID_SHARD shards on one data axis and replicates on another, and this mesh "
-                          "has only axis '%s'",
-                          self->job->axis->name)
-             : ORDO_OK;
+      other = mesh->axes[a];
+  if (self->options.hybrid && other == NULL)
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "give the replicas an axis: ddp=2+fsdp1 keeps two copies of the shards",
+                      "sharding_strategy=HYBRID_SHARD shards on one data axis and replicates on another, and this mesh "
+                      "has only axis '%s'",
+                      self->job->axis->name);
+  if (self->options.sharding_strategy == FSDP1_NO_SHARD && other != NULL && other->size > 1 && !self->job->eval_only)
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "give NO_SHARD all data ranks (fsdp1 alone), or use HYBRID_SHARD",
+                      "sharding_strategy=NO_SHARD keeps everything whole on axis '%s', and axis '%s' would hold copies of the same",
+                      self->job->axis->name, other->name);
+  return ORDO_OK;
 }
 
 ordo_status fsdp1_wrap(fsdp1 *self)
@@ -276,7 +282,7 @@ ordo_status fsdp1_wrap(fsdp1 *self)
     return fsdp1_fail(self->job, ORDO_E_STATE, "this is a defect of the host: a step runs once", "strategy.wrap(fsdp1) was called twice");
   ordo_status status = check_optimizer(self);
   if (status == ORDO_OK)
-    status = check_hybrid(self);
+    status = check_axes(self);
   if (status == ORDO_OK)
     status = fsdp1_layout_make(self);
   if (status == ORDO_OK)

@@ -41,7 +41,7 @@ ordo_status fsdp2_vote(void *instance)
   fsdp2 *self = instance;
   for (uint32_t i = 0; i < self->n_shards; i++)
     self->votes[i] = self->shards[i].used;
-  return ordo_all_reduce(self->job->axis->comm, self->votes, self->n_shards, ORDO_I32, ORDO_MAX, 1.0);
+  return ordo_all_reduce(sharding_sum_ranks(self->job), self->votes, self->n_shards, ORDO_I32, ORDO_MAX, 1.0);
 }
 
 /* A strategy that observes shards (ddp on another axis) has put the gradient of the leaf into its own buckets. */

@@ -65,7 +65,7 @@ static void describe_shard(const fsdp2 *self, const fsdp2_shard *shard, ordo_lea
   spec->data = group->shard + shard->shard_offset;
   spec->grad = shard->trainable ? group->grad_shard + shard->shard_offset : NULL;
   spec->placement.data[axis] = ORDO_SHARD;
-  spec->placement.grad_partial[axis] = 1;
+  sharding_place_gradient(self->job, &spec->placement);
   spec->placement.n_chunks = 0;
   spec->placement.chunks = NULL;
   if (spec->numel == 0)

@@ -32,21 +32,44 @@ void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to
   s->job->count_memory(s->job->ctx, bytes, to);
 }
 
-void *sharding_comm_alloc(sharding *s, size_t bytes, uint32_t tag)
+const ordo_comm *sharding_sum_ranks(const ordo_job *job)
+{
+  const ordo_mesh *mesh = job->mesh;
+  const int joins = job->ordered && mesh != NULL && ORDO_CAN(mesh, ordo_mesh, data) && mesh->data->size > job->axis->size;
+  return joins ? mesh->data : job->axis->comm;
+}
+
+/* On the axes that mesh->data joins the gradient was partial, on other data axes it never is. */
+void sharding_place_gradient(const ordo_job *job, ordo_placement *placement)
+{
+  placement->grad_partial[job->axis->index] = 1;
+  if (sharding_sum_ranks(job) == job->axis->comm)
+    return;
+  for (uint32_t a = 0; a < job->mesh->n_axes && a < ORDO_MAX_AXES; a++)
+    if (a != job->axis->index && job->mesh->axes[a]->kind == ORDO_AXIS_DATA)
+      placement->grad_partial[a] = 0;
+}
+
+int sharding_sums_whole(const sharding *s)
+{
+  return s->options.replicated || s->sum_comm != s->comm;
+}
+
+void *sharding_comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag)
 {
   void *memory = NULL;
-  if (s->comm->alloc(s->comm->ctx, bytes > 0 ? bytes : 1, &memory) != ORDO_OK)
+  if (comm->alloc(comm->ctx, bytes > 0 ? bytes : 1, &memory) != ORDO_OK)
     return NULL;
   sharding_count(s, (int64_t)bytes, ORDO_MEM_COMM, tag);
   return memory;
 }
 
-void sharding_comm_free(sharding *s, void *memory, size_t bytes, uint32_t tag)
+void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag)
 {
   if (memory == NULL)
     return;
   sharding_count(s, (int64_t)bytes, tag, ORDO_MEM_COMM);
-  (void)s->comm->free(s->comm->ctx, memory); /* a dead communicator cannot free and needs not */
+  (void)comm->free(comm->ctx, memory); /* a dead communicator cannot free and needs not */
 }
 
 static ordo_status check_pieces(const ordo_job *job, const sharding_group_spec *spec)
@@ -141,12 +164,15 @@ static ordo_status add_shards(sharding *s)
   s->shard_bytes = (size_t)shard * sizeof(float);
   s->grad_shard_bytes = (size_t)grad * sizeof(float);
   s->shard_block =
-      s->cold != NULL ? sharding_cold_alloc(s->cold, s->shard_bytes) : sharding_comm_alloc(s, s->shard_bytes, ORDO_MEM_WEIGHTS);
+      s->cold != NULL ? sharding_cold_alloc(s->cold, s->shard_bytes) : sharding_comm_alloc(s, s->comm, s->shard_bytes, ORDO_MEM_WEIGHTS);
   if (s->shard_block != NULL && grad > 0)
     s->grad_shard_block = s->cold != NULL         ? sharding_cold_alloc(s->cold, s->grad_shard_bytes)
-                          : s->options.replicated ? sharding_comm_alloc(s, s->grad_shard_bytes, ORDO_MEM_GRADIENTS)
+                          : s->options.replicated ? sharding_comm_alloc(s, s->sum_comm, s->grad_shard_bytes, ORDO_MEM_GRADIENTS)
                                                   : s->job->alloc(s->job->ctx, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
-  if (s->shard_block == NULL || (grad > 0 && s->grad_shard_block == NULL))
+  const int lacks = s->shard_block == NULL || (grad > 0 && s->grad_shard_block == NULL);
+  if (lacks && s->cold != NULL)
+    return ORDO_E_IO; /* the cold tier has said why */
+  if (lacks)
     return sharding_fail(s->job, ORDO_E_NOMEM, "use more ranks, or offload=disk:DIR",
                          "no memory for shards of %zu bytes and their gradients", s->shard_bytes);
   at = s->shard_block;
@@ -187,7 +213,7 @@ static ordo_status add_gradients(sharding *s)
   float *at;
   if (!s->trainable || s->options.replicated)
     return ORDO_OK;
-  at = s->grad_block = sharding_comm_alloc(s, gradient_bytes(s), ORDO_MEM_GRADIENTS);
+  at = s->grad_block = sharding_comm_alloc(s, s->sum_comm, gradient_bytes(s), ORDO_MEM_GRADIENTS);
   if (at == NULL)
     return sharding_fail(s->job, ORDO_E_NOMEM, "use smaller units", "no memory for the gradient of a group (%zu bytes)", gradient_bytes(s));
   at += aligned(largest(s, 0, 0));
@@ -206,12 +232,12 @@ static ordo_status add_low_buffers(sharding *s)
   if (s->options.param_dtype != ORDO_F32) {
     s->n_halves = s->options.limit + 1 < 8 ? s->options.limit + 1 : 8;
     s->half_numel = aligned(largest(s, -1, 1));
-    s->half_block = sharding_comm_alloc(s, (size_t)s->half_numel * s->n_halves * sizeof(uint16_t), ORDO_MEM_COMM);
+    s->half_block = sharding_comm_alloc(s, s->comm, (size_t)s->half_numel * s->n_halves * sizeof(uint16_t), ORDO_MEM_COMM);
     if (s->half_block == NULL)
       return ORDO_E_NOMEM;
   }
   if (s->options.reduce_dtype != ORDO_F32 && s->trainable) {
-    s->low_send = sharding_comm_alloc(s, (size_t)full * sizeof(uint16_t), ORDO_MEM_COMM);
+    s->low_send = sharding_comm_alloc(s, s->sum_comm, (size_t)full * sizeof(uint16_t), ORDO_MEM_COMM);
     s->low_recv = s->job->alloc(s->job->ctx, (size_t)(largest(s, -1, 1) + 1) * sizeof(uint16_t), ORDO_MEM_COMM);
     if (s->low_send == NULL || s->low_recv == NULL)
       return ORDO_E_NOMEM;
@@ -322,6 +348,7 @@ ordo_status sharding_create(const ordo_job *job, const sharding_options *options
     return ORDO_E_NOMEM;
   s->job = job;
   s->comm = job->axis->comm;
+  s->sum_comm = sharding_sum_ranks(job);
   s->options = *options;
   s->callbacks = *callbacks;
   s->n_units = job->model->n_units;
@@ -348,7 +375,7 @@ ordo_status sharding_reserve_accumulation(sharding *s)
   for (uint32_t i = 0; i < s->n_groups; i++)
     numel += s->groups[i].trainable && (low || s->groups[i].run->own_grad == NULL) ? aligned(s->groups[i].full_numel) : 0;
   size_t bytes = (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
-  at = s->accumulate_block = sharding_comm_alloc(s, bytes, ORDO_MEM_GRADIENTS);
+  at = s->accumulate_block = sharding_comm_alloc(s, s->sum_comm, bytes, ORDO_MEM_GRADIENTS);
   if (at == NULL)
     return sharding_fail(s->job, ORDO_E_NOMEM, "reduce in every micro-batch: no_sync=false",
                          "no memory for whole gradients between micro-batches (%zu bytes)", bytes);
@@ -404,9 +431,9 @@ static void free_shards(sharding *s)
     sharding_cold_free(s->cold, s->grad_shard_block, s->grad_shard_bytes);
     return;
   }
-  sharding_comm_free(s, s->shard_block, s->shard_bytes, ORDO_MEM_WEIGHTS);
+  sharding_comm_free(s, s->comm, s->shard_block, s->shard_bytes, ORDO_MEM_WEIGHTS);
   if (s->options.replicated)
-    sharding_comm_free(s, s->grad_shard_block, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
+    sharding_comm_free(s, s->sum_comm, s->grad_shard_block, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
   else
     s->job->free(s->job->ctx, s->grad_shard_block);
 }
@@ -417,15 +444,15 @@ void sharding_destroy(sharding *s)
     return;
   const ordo_job *job = s->job;
   if (s->reduction != NULL)
-    (void)s->comm->wait(s->comm->ctx, s->reduction);
+    (void)s->sum_comm->wait(s->sum_comm->ctx, s->reduction);
   if (s->accumulate_block != NULL)
-    sharding_comm_free(s, s->accumulate_block, accumulation_bytes(s), ORDO_MEM_GRADIENTS);
+    sharding_comm_free(s, s->sum_comm, s->accumulate_block, accumulation_bytes(s), ORDO_MEM_GRADIENTS);
   if (s->part_block != NULL)
     (void)s->part_comm->free(s->part_comm->ctx, s->part_block);
-  sharding_comm_free(s, s->low_send, 0, ORDO_MEM_COMM);
-  sharding_comm_free(s, s->half_block, 0, ORDO_MEM_COMM);
+  sharding_comm_free(s, s->sum_comm, s->low_send, 0, ORDO_MEM_COMM);
+  sharding_comm_free(s, s->comm, s->half_block, 0, ORDO_MEM_COMM);
   if (s->grad_block != NULL)
-    sharding_comm_free(s, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
+    sharding_comm_free(s, s->sum_comm, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
   free_shards(s);
   job->free(job->ctx, s->low_recv);
   job->free(job->ctx, s->spare_shard);

@@ -44,6 +44,7 @@ typedef struct sharding_list {
 struct sharding {
   const ordo_job *job;
   const ordo_comm *comm;
+  const ordo_comm *sum_comm;  /* of reductions: comm, or more ranks than its own in ordered mode */
   const ordo_comm *part_comm; /* reshard_size */
   sharding_options options;
   sharding_callbacks callbacks;
@@ -74,8 +75,9 @@ struct sharding {
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  int reduction_adds;         /* it goes to spare_shard and is added */
-  const uint16_t *low_result; /* a 16-bit reduction arrives here */
+  int reduction_adds;   /* it goes to spare_shard and is added */
+  uint16_t *low_result; /* a 16-bit reduction arrives here */
+  const float *sum;     /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;
@@ -86,8 +88,10 @@ struct sharding {
 
 /* groups.c */
 void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
-void *sharding_comm_alloc(sharding *s, size_t bytes, uint32_t tag);
-void sharding_comm_free(sharding *s, void *memory, size_t bytes, uint32_t tag);
+void *sharding_comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag);
+void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
+/* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
+int sharding_sums_whole(const sharding *s);
 ordo_status sharding_reserve_accumulation(sharding *s);
 
 /* gather.c */

@@ -1,8 +1,10 @@
 /* reduce.c - gradients: a buffer for the backward of a group, and what becomes of it.
  *
  * The model writes whole gradients into full_grad. When the group's backward ends, either they stay there for the next micro-batch
- * (no_sync), or a reduce-scatter brings this rank's part of the sum into grad_shard. One buffer serves the groups in turn, so a reduction
- * is finished before the next group's backward writes: gathered parameters of the next group are prefetched meanwhile, gradients are not.
+ * (no_sync), or a reduce-scatter brings this rank's part of the sum into grad_shard; a sum over more ranks than those of the axis (ordered
+ * mode, see sharding.h) is made whole where the gradient stood, and each rank takes its part. One buffer serves the groups in turn, so a
+ * reduction is finished before the next group's backward writes: gathered parameters of the next group are prefetched meanwhile, gradients
+ * are not.
  */
 #include "private.h"
 
@@ -35,7 +37,7 @@ static void clear_silent(const sharding *s, sharding_group *group)
  * ranks over f, where f * f is about their number (f is doubled while it divides the ranks and ranks / f > f). */
 static double before_sum(const sharding *s, double divisor)
 {
-  const int ranks = s->comm->size;
+  const int ranks = s->sum_comm->size;
   double f = s->options.predivide;
   if (s->options.reduce_dtype != ORDO_F16)
     return 1.0;
@@ -45,17 +47,18 @@ static double before_sum(const sharding *s, double divisor)
   return divisor / ranks * f;
 }
 
-/* Without pieces in the communicator: rank after rank. */
+/* Without pieces in the communicator: rank after rank, in the type that travels. */
 static void pack_gradient(sharding *s, const sharding_group *group, ordo_collective *c)
 {
-  float *at = s->staging_reduce;
+  const size_t size = ordo_dtype_size(c->dtype);
+  char *at = (char *)s->staging_reduce;
   for (int32_t r = 0; r < s->comm->size; r++)
     for (uint32_t i = 0; i < group->n_pieces; i++) {
       const sharding_piece *p = &group->pieces[i];
       if (!p->trainable)
         continue;
-      memcpy(at, group->full_grad + p->full_offset + r * p->count, (size_t)p->count * sizeof *at);
-      at += p->count;
+      memcpy(at, (const char *)c->send + (size_t)(p->full_offset + r * p->count) * size, (size_t)p->count * size);
+      at += (size_t)p->count * size;
     }
   c->send = s->staging_reduce;
   c->recv = at;
@@ -63,14 +66,16 @@ static void pack_gradient(sharding *s, const sharding_group *group, ordo_collect
   c->n_pieces = 0;
 }
 
-static void unpack_gradient(const sharding *s, sharding_group *group, float *to)
+static void unpack_gradient(const sharding *s, const sharding_group *group, void *to, size_t size)
 {
-  const float *at = s->staging_reduce + group->grad_count * s->comm->size;
-  for (uint32_t i = 0; i < group->n_pieces; i++)
-    if (group->pieces[i].trainable) {
-      memcpy(to + group->pieces[i].shard_offset, at, (size_t)group->pieces[i].count * sizeof *at);
-      at += group->pieces[i].count;
-    }
+  const char *at = (const char *)s->staging_reduce + (size_t)(group->grad_count * s->comm->size) * size;
+  for (uint32_t i = 0; i < group->n_pieces; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    if (!p->trainable)
+      continue;
+    memcpy((char *)to + (size_t)p->shard_offset * size, at, (size_t)p->count * size);
+    at += (size_t)p->count * size;
+  }
 }
 
 static ordo_status reserve_spare(sharding *s)
@@ -87,15 +92,17 @@ static ordo_status reserve_spare(sharding *s)
 
 static void describe(sharding *s, const sharding_group *group, ordo_collective *c)
 {
-  c->kind = s->options.replicated ? ORDO_ALL_REDUCE : ORDO_REDUCE_SCATTER;
-  c->count = s->options.replicated ? group->full_numel : group->grad_count;
+  const int whole = sharding_sums_whole(s);
+  c->kind = whole ? ORDO_ALL_REDUCE : ORDO_REDUCE_SCATTER;
+  c->count = whole ? group->full_numel : group->grad_count;
   c->send = group->full_grad;
-  c->recv = s->options.replicated ? group->full_grad : s->reduction_adds ? s->spare_shard : group->grad_shard;
+  c->recv = whole ? group->full_grad : s->reduction_adds ? s->spare_shard : group->grad_shard;
   c->flags = s->job->ordered ? ORDO_COMM_ORDERED : 0;
   c->tag = (int32_t)group->index + 1;
   c->label = group->run->label;
-  c->pieces = s->options.replicated ? NULL : group->run->reduce_pieces;
+  c->pieces = whole ? NULL : group->run->reduce_pieces;
   c->n_pieces = c->pieces != NULL ? group->run->n_reduce_pieces : 0;
+  s->sum = group->full_grad;
 }
 
 /* Puts the group's gradient into 16 bits: what was accumulated already is. */
@@ -112,7 +119,7 @@ static void narrow(sharding *s, sharding_group *group, double divisor, ordo_coll
     c->send = s->low_send;
     c->factor = before / divisor;
   }
-  c->recv = s->options.replicated ? (void *)c->send : (void *)s->low_recv;
+  c->recv = sharding_sums_whole(s) ? (void *)c->send : (void *)s->low_recv;
   s->low_result = c->recv;
 }
 
@@ -129,13 +136,11 @@ static ordo_status start_reduction(sharding *s, sharding_group *group)
     return status;
   describe(s, group, &c);
   c.factor = 1.0 / divisor;
-  if (c.n_pieces > 0 && s->staging_reduce != NULL) {
-    pack_gradient(s, group, &c);
-    c.dtype = ORDO_F32;
-  } else if (c.dtype != ORDO_F32) {
+  if (c.dtype != ORDO_F32)
     narrow(s, group, divisor, &c);
-  }
-  status = s->comm->start(s->comm->ctx, &c, &s->reduction);
+  if (c.n_pieces > 0 && s->staging_reduce != NULL)
+    pack_gradient(s, group, &c);
+  status = s->sum_comm->start(s->sum_comm->ctx, &c, &s->reduction);
   if (status == ORDO_OK)
     s->reducing = group;
   return status;
@@ -147,12 +152,32 @@ static void add(float *to, const float *from, int64_t n)
     to[i] += from[i];
 }
 
+/* This rank's part of a sum that every rank has whole. */
+static void take_part(const sharding *s, const sharding_group *group, float *to)
+{
+  const int32_t rank = s->comm->rank;
+  for (uint32_t i = 0; i < group->n_pieces; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    const int64_t from = p->full_offset + rank * p->count;
+    if (!p->trainable)
+      continue;
+    if (s->options.reduce_dtype != ORDO_F32)
+      sharding_widen(s->options.reduce_dtype, s->low_result + from, p->count, to + p->shard_offset);
+    else
+      memcpy(to + p->shard_offset, s->sum + from, (size_t)p->count * sizeof *to);
+  }
+}
+
 static void land(sharding *s, sharding_group *group)
 {
   float *to = s->reduction_adds ? s->spare_shard : group->grad_shard;
-  if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
-    unpack_gradient(s, group, to);
-  else if (s->options.reduce_dtype != ORDO_F32)
+  const int whole = sharding_sums_whole(s) && !s->options.replicated;
+  const int low = s->options.reduce_dtype != ORDO_F32;
+  if (whole)
+    take_part(s, group, to);
+  else if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
+    unpack_gradient(s, group, low ? s->low_result : (void *)to, low ? sizeof(uint16_t) : sizeof *to);
+  if (low && !whole)
     sharding_widen(s->options.reduce_dtype, s->low_result, group->shard_numel, to);
   if (s->reduction_adds)
     add(group->grad_shard, s->spare_shard, group->shard_numel);
@@ -166,7 +191,7 @@ ordo_status sharding_finish_reduction(sharding *s)
     return ORDO_OK;
   s->reduction = NULL;
   s->reducing = NULL;
-  ordo_status status = s->comm->wait(s->comm->ctx, request);
+  ordo_status status = s->sum_comm->wait(s->sum_comm->ctx, request);
   if (status != ORDO_OK)
     return status;
   land(s, group);

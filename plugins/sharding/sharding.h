@@ -16,6 +16,9 @@
  *  - At most `limit` groups besides the root are gathered at a time, unless reshard_after_forward is off.
  *  - A group's gathered parameters have the same addresses in forward and backward, and NaN outside (storage.h).
  *  - One gradient buffer serves all groups in turn; the root has its own. With no_sync each group keeps its own until the last micro-batch.
+ *  - In ordered mode beside another data axis the whole sum is made here, in rank order over all ranks that share it (sharding_sum_ranks):
+ * a sum over one axis of sums over the other would have other bits than the same ranks on one axis. Each rank then holds the sum of a whole
+ * group for a moment, which costs no memory (it is where the gradient was) but the traffic of an all-reduce.
  */
 #ifndef SHARDING_SHARDING_H
 #define SHARDING_SHARDING_H
@@ -106,6 +109,11 @@ typedef struct sharding_callbacks {
   /* Units have run, in a micro-batch or an evaluation. Collective. [step] */
   ordo_status (*end_pass)(void *self);
 } sharding_callbacks;
+
+/* The ranks that reductions sum over: those of the axis, or in ordered mode all that the host joins in mesh->data. [main] */
+const ordo_comm *sharding_sum_ranks(const ordo_job *job);
+/* Says of a leaf over which axes its gradient is partial: not over axes whose ranks are summed here although others own them. [main] */
+void sharding_place_gradient(const ordo_job *job, ordo_placement *placement);
 
 /* Makes the groups with storage for shards and gradients (zeroed). Collective. Errors: NOMEM, INVALID (limit, reshard_size). On an error
  * nothing is left. [main] */

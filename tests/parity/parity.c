@@ -1,6 +1,9 @@
-/* parity.c - `mpirun -n N parity --strategy S [--peer P] [--heads Q,K] [--golden no]`: the table of cases, N ranks against one, on a small
- * random model (of Q query and K key heads) and, when it is there, on the golden one. A line a case; exit code 1 if one leaves its gate.
- * Every strategy is held to the same table.
+/* parity.c - `mpirun -n N ordo-parity --strategy S [--peer P] [--case WORD] [--heads Q,K] [--golden no]`: the table of cases, N ranks
+ * against one, on a small random model and, when it is there, on the golden one. Every strategy is held to the same table.
+ *
+ * --heads: query and key heads of the random model. A line a cell (a case on a model), then how many there were and the worst deviation of
+ * each kind. --case, or ORDO_PARITY_CASE, takes the cases whose name contains the word; --list prints the cells and runs none. Exit code 1
+ * if a cell leaves its gate or none was run.
  */
 #include "parity.h"
 
@@ -17,6 +20,7 @@
 static const parity_case cases[] = {
     {.name = "adamw clip", .lr = 1e-3, .clip = 1.0},
     {.name = "sgd clip", .is_sgd = 1, .lr = 0.05, .clip = 1.0},
+    {.name = "adamw no clip", .lr = 1e-3},
     {.name = "sgd no clip", .is_sgd = 1, .lr = 0.01},
     {.name = "adamw accumulation", .lr = 1e-3, .clip = 1.0, .accumulate = 1},
     {.name = "sgd accumulation", .is_sgd = 1, .lr = 0.05, .clip = 1.0, .accumulate = 1},
@@ -39,10 +43,14 @@ typedef struct suite {
   ordo_context *context;
   ordo_comm_provider *comm;
   const char *strategy;
-  const char *peer;    /* whose bits ordered cases must have too; null: none. On two axes a sum is a sum of sums: other bits than on one */
+  const char *peer;    /* whose bits ordered cases must have too; null: none */
+  const char *word;    /* cases whose name contains it; null: all */
+  int lists;           /* names cells instead of running them */
   int heads, kv_heads; /* of the random model */
+  int golden;          /* 0: the random model only */
   int rank;
-  int failed;
+  int run, failed, skipped; /* cells, on rank 0 */
+  parity_spread worst[2];   /* of all cells: AdamW, SGD */
 } suite;
 
 static void stop(const suite *s, const char *what)
@@ -59,55 +67,107 @@ static int same_bits(const parity_trace *a, const parity_trace *b)
          memcmp(a->text, b->text, sizeof a->text) == 0;
 }
 
-static void verdict(suite *s, const parity_case *c, const parity_source *source, double units, const char *what)
+static int verdict(const suite *s, const parity_case *c, const parity_source *source, const parity_spread *spread)
 {
-  int bad = !(units <= 1.0);
-  s->failed += bad;
-  printf("%-4s %-10s %d ranks  %-28s %-10s worst %9.3g of the gate: %s\n", bad ? "FAIL" : "ok", s->strategy, s->comm->size, c->name,
-         source->name, units, what);
+  int bad = !(spread->worst <= 1.0);
+  printf("%-4s %s %d ranks  %-28s %-11s worst %9.3g of the gate: %s\n", bad ? "FAIL" : "ok", s->strategy, s->comm->size, c->name,
+         source->name, spread->worst, spread->what);
   fflush(stdout);
+  return bad;
 }
 
-/* Runs an ordered case once more, without delays, with this strategy or the peer, and compares bits. */
-static void compare_bits(suite *s, const parity_case *c, const parity_source *source, const parity_trace *first, const char *strategy)
+static void remember(suite *s, const parity_case *c, const parity_spread *spread)
+{
+  for (int k = 0; k < PARITY_N_GATES; k++)
+    s->worst[c->is_sgd].units[k] = MAX(s->worst[c->is_sgd].units[k], spread->units[k]);
+}
+
+/* Runs an ordered case once more, without delays, with this strategy or the peer, and compares bits. Returns 1 on rank 0 if they differ. */
+static int compare_bits(suite *s, const parity_case *c, const parity_source *source, const parity_trace *first, const char *strategy)
 {
   parity_case plain = *c;
   parity_trace again = {0};
+  parity_spread spread = {0};
+  int bad = 0;
   plain.delays = 0;
   if (parity_run(s->context, s->comm, strategy, &plain, source, s->comm->size, &again, NULL) != ORDO_OK)
     stop(s, c->name);
   g_autofree char *of = g_strdup_printf("bits of %s", strategy != s->strategy ? strategy
                                                       : c->delays             ? "a run without delays"
                                                                               : "a second run");
-  if (s->rank == 0)
-    verdict(s, c, source, same_bits(first, &again) ? 0.0 : INFINITY, of);
+  parity_spread_add(&spread, PARITY_EXACT, !same_bits(first, &again), 0.0, of);
+  if (s->rank == 0) {
+    bad = verdict(s, c, source, &spread);
+    remember(s, c, &spread);
+  }
   parity_trace_clear(&again);
+  return bad;
+}
+
+/* On rank 0: against a run on one rank. */
+static int compare_one(suite *s, const parity_case *c, const parity_source *source, const parity_trace *many)
+{
+  parity_trace one = {0};
+  if (parity_run(s->context, NULL, NULL, c, source, s->comm->size, &one, NULL) != ORDO_OK)
+    stop(s, "the run on one rank");
+  parity_spread spread = parity_compare(c, source, &one, many);
+  remember(s, c, &spread);
+  parity_trace_clear(&one);
+  return verdict(s, c, source, &spread);
 }
 
 static void run_case(suite *s, const parity_case *row, const parity_source *source)
 {
   parity_case own = *row, *c = &own;
-  parity_trace one = {0}, many = {0};
-  const char *skipped = NULL, *what = "";
+  parity_trace many = {0};
+  const char *skipped = NULL;
+  int bad = 0;
   own.no_decay = strstr(s->strategy, "use_orig_params=false") != NULL;
   if (parity_run(s->context, s->comm, s->strategy, c, source, s->comm->size, &many, &skipped) != ORDO_OK)
     stop(s, c->name);
-  if (s->rank == 0 && skipped) {
-    printf("skip %-10s %d ranks  %-28s %-10s %s\n", s->strategy, s->comm->size, c->name, source->name, skipped);
-  } else if (s->rank == 0) {
-    if (parity_run(s->context, NULL, NULL, c, source, s->comm->size, &one, NULL) != ORDO_OK)
-      stop(s, "the run on one rank");
-    double units = parity_compare(c, source, &one, &many, &what);
-    verdict(s, c, source, units, what);
+  if (skipped) {
+    s->skipped++;
+    if (s->rank == 0)
+      printf("skip %s %d ranks  %-28s %-11s %s\n", s->strategy, s->comm->size, c->name, source->name, skipped);
+    return;
   }
-  if (c->ordered && !skipped) {
-    compare_bits(s, c, source, &many, s->strategy);
-    if (s->peer)
-      compare_bits(s, c, source, &many, s->peer);
-  }
-  parity_trace_clear(&one);
+  if (s->rank == 0)
+    bad = compare_one(s, c, source, &many);
+  if (c->ordered)
+    bad |= compare_bits(s, c, source, &many, s->strategy);
+  if (c->ordered && s->peer)
+    bad |= compare_bits(s, c, source, &many, s->peer);
+  s->run++;
+  s->failed += bad;
   parity_trace_clear(&many);
   MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* The cells of one model. */
+static void run_cells(suite *s, const parity_source *source, int untied, int with_delays)
+{
+  for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+    const parity_case *c = &cases[i];
+    if (c->untied != untied || (c->delays && !with_delays) || (s->word && !strstr(c->name, s->word)))
+      continue;
+    if (s->lists && s->rank == 0)
+      printf("cell  %-28s %s\n", c->name, source->name);
+    if (!s->lists)
+      run_case(s, c, source);
+  }
+}
+
+/* Summed up by ./dev parity. */
+static void print_summary(const suite *s)
+{
+  const parity_case adamw = {.lr = 1e-3}, sgd = {.is_sgd = 1};
+  const parity_case *kinds[] = {&adamw, &sgd};
+  printf("cells %s %d ranks: %d run, %d passed, %d failed, %d skipped\n", s->strategy, s->comm->size, s->run, s->run - s->failed, s->failed,
+         s->skipped);
+  for (int i = 0; i < 2; i++)
+    for (int k = 0; k < PARITY_EXACT; k++)
+      printf("spread %s %s: %.3g of %.3g\n", i ? "SGD" : "AdamW", parity_gate_name(k), s->worst[i].units[k] * parity_gate(kinds[i], k),
+             parity_gate(kinds[i], k));
 }
 
 /* Random ids as a file of uint16. */
@@ -150,13 +210,11 @@ static void random_model(suite *s, int untied)
   own.heads = s->heads;
   own.kv_heads = s->kv_heads;
   g_autoptr(ordo_weights) weights = ordo_weights_fresh(&own, 5, 0.08);
-  g_autoptr(ordo_tokens) tokens = random_tokens(own.vocab, PARITY_STEPS * PARITY_BATCH * 16 + 1, &problems);
+  g_autoptr(ordo_tokens) tokens = random_tokens(own.vocab, PARITY_STEPS * MAX(8, 4 * s->comm->size) * 16 + 1, &problems);
   parity_source source = {untied ? "random, 2" : "random", weights, tokens, 16};
   if (!tokens)
     stop(s, "no temporary file");
-  for (size_t i = 0; i < G_N_ELEMENTS(cases); i++)
-    if (cases[i].untied == untied)
-      run_case(s, &cases[i], &source);
+  run_cells(s, &source, untied, 1);
 }
 
 static void golden_model(suite *s, const char *root)
@@ -178,27 +236,34 @@ static void golden_model(suite *s, const char *root)
     stop(s, "the golden model cannot be read");
   }
   parity_source source = {"stories260K", weights, tokens, 64};
-  for (size_t i = 0; i < G_N_ELEMENTS(cases); i++)
-    if (!cases[i].untied && !cases[i].delays)
-      run_case(s, &cases[i], &source);
+  run_cells(s, &source, 0, 0);
+}
+
+static void read_words(suite *s, int argc, char **argv)
+{
+  s->word = g_getenv("ORDO_PARITY_CASE");
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], "--list") == 0)
+      s->lists = 1;
+    else if (i + 1 < argc && strcmp(argv[i], "--strategy") == 0)
+      s->strategy = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--peer") == 0)
+      s->peer = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--case") == 0)
+      s->word = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--golden") == 0)
+      s->golden = strcmp(argv[++i], "no") != 0;
+    else if (i + 1 < argc && strcmp(argv[i], "--heads") == 0 && sscanf(argv[++i], "%d,%d", &s->heads, &s->kv_heads) != 2)
+      s->heads = 0; /* no model can be made of it */
 }
 
 int main(int argc, char **argv)
 {
-  suite s = {.strategy = "ddp", .heads = 3, .kv_heads = 1};
-  int golden = 1;
+  suite s = {.strategy = "ddp", .heads = 3, .kv_heads = 1, .golden = 1};
   struct blas_core_report report;
   char reason[200] = "";
   ordo_context_options options = {.struct_size = sizeof options, .program_name = "parity"};
-  for (int i = 1; i + 1 < argc; i += 2)
-    if (strcmp(argv[i], "--strategy") == 0)
-      s.strategy = argv[i + 1];
-    else if (strcmp(argv[i], "--peer") == 0)
-      s.peer = argv[i + 1];
-    else if (strcmp(argv[i], "--heads") == 0 && sscanf(argv[i + 1], "%d,%d", &s.heads, &s.kv_heads) != 2)
-      return 2;
-    else if (strcmp(argv[i], "--golden") == 0)
-      golden = strcmp(argv[i + 1], "no") != 0;
+  read_words(&s, argc, argv);
   if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
     fprintf(stderr, "parity: %s\n", reason);
     return 1;
@@ -211,10 +276,13 @@ int main(int argc, char **argv)
   random_model(&s, 0);
   random_model(&s, 1);
   const char *root = g_getenv("ORDO_GOLDEN_DIR");
-  if (golden)
+  if (s.golden)
     golden_model(&s, root ? root : ORDO_GOLDEN_DEFAULT);
-  MPI_Bcast(&s.failed, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  if (s.rank == 0 && !s.lists)
+    print_summary(&s);
+  int bad = !s.lists && (s.failed > 0 || s.run == 0);
+  MPI_Bcast(&bad, 1, MPI_INT, 0, MPI_COMM_WORLD);
   ordo_comm_provider_destroy(s.comm);
   ordo_context_destroy(s.context);
-  return s.failed > 0;
+  return bad;
 }

@@ -4,7 +4,17 @@
 
 #include "embed.h"
 
-enum { PARITY_STEPS = 10, PARITY_BATCH = 8, PARITY_TEXT = 12 };
+enum { PARITY_STEPS = 10, PARITY_TEXT = 12 };
+
+/* What is compared; CONTRIBUTING.md says how far each may be off. EXACT: counts, generated tokens, bits of ordered runs. */
+enum { PARITY_LOSS, PARITY_NORM, PARITY_UPDATE, PARITY_WEIGHT, PARITY_EVALUATION, PARITY_EXACT, PARITY_N_GATES };
+
+/* Deviations in units of the gate, the worst of each kind, and the name of the worst of all. */
+typedef struct parity_spread {
+  double units[PARITY_N_GATES];
+  double worst;
+  const char *what;
+} parity_spread;
 
 /* How targets are masked. */
 enum { PARITY_ALL = 0, PARITY_UNEVEN = 1, PARITY_EMPTY_RANK = 2 };
@@ -14,7 +24,7 @@ typedef struct parity_case {
   int is_sgd;
   double lr;
   double clip;
-  int accumulate;        /* several micro-batches a step */
+  int accumulate;        /* 4 micro-batches a step */
   int mask;              /* PARITY_ ... */
   int different_weights; /* every rank but 0 starts from other weights; weights.sync must cure it */
   int eval_only;         /* a plan without an optimizer: no steps, evaluation and generation only */
@@ -33,6 +43,10 @@ typedef struct parity_source {
   int64_t seq_len;
 } parity_source;
 
+/* Sequences of a step on `ranks` ranks: 8, which 3, 5 and 6 ranks share unevenly; with accumulation 4 for each rank but the last, which has
+ * 3 and nothing to do in the last micro-batch. */
+int64_t parity_batch(const parity_case *c, int ranks);
+
 /* What a run leaves, on every rank. */
 typedef struct parity_trace {
   double loss[PARITY_STEPS];
@@ -44,13 +58,16 @@ typedef struct parity_trace {
   int32_t text[PARITY_TEXT]; /* what the trained model continues, greedily */
 } parity_trace;
 
-/* Runs the case on the provider's ranks (null: one rank). `data_ranks`: the rank count that the mask is made for. `skipped` (may be null)
- * is set when the plan cannot express the case. Errors are in the context. */
+/* Runs the case on the provider's ranks (null: one rank). `data_ranks`: the rank count that batch and mask are made for. `skipped` (may be
+ * null) is set when the plan cannot express the case. Errors are in the context. */
 ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, const char *strategy, const parity_case *c,
                        const parity_source *source, int data_ranks, parity_trace *trace, const char **skipped);
 void parity_trace_clear(parity_trace *trace);
-/* Largest deviation in units of the gate of docs/ordering (loss 1e-5, norm 2e-5 or 2e-4, update 2e-4 or 1e-3, one weight 2e-5 or lr). */
-double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many,
-                      const char **what);
+/* Deviation of `many` from `one`. */
+parity_spread parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many);
+/* Adds a deviation: `value` where `gate` is allowed. NaN is infinitely far off. */
+void parity_spread_add(parity_spread *spread, int kind, double value, double gate, const char *what);
+double parity_gate(const parity_case *c, int kind);
+const char *parity_gate_name(int kind);
 
 #endif

@@ -27,12 +27,17 @@ static ordo_status shifted_read(ordo_weights *self, const char *name, int64_t fi
   return status;
 }
 
+int64_t parity_batch(const parity_case *c, int ranks)
+{
+  return c->accumulate ? 4 * ranks - 1 : 8;
+}
+
 static int is_masked(const parity_case *c, int64_t sequence, int64_t position, int data_ranks)
 {
-  int64_t in_batch = sequence % PARITY_BATCH;
+  int64_t batch = parity_batch(c, data_ranks), in_batch = sequence % batch;
   if (c->mask == PARITY_ALL)
     return 0;
-  if (c->mask == PARITY_EMPTY_RANK && in_batch >= ordo_data_split(PARITY_BATCH, 0, data_ranks - 1, data_ranks).first)
+  if (c->mask == PARITY_EMPTY_RANK && in_batch >= ordo_data_split(batch, 0, data_ranks - 1, data_ranks).first)
     return 1;
   return ordo_random_uniform(7, (uint64_t)(sequence * 4096 + position)) < 0.05 + 0.3 * ordo_random_uniform(8, (uint64_t)sequence);
 }
@@ -91,11 +96,11 @@ static ordo_status use(ordo_embed *embed, const ordo_data *data, parity_trace *t
   return status;
 }
 
-static ordo_status train(ordo_embed *embed, const ordo_data *data, int trains, parity_trace *trace)
+static ordo_status train(ordo_embed *embed, const ordo_data *data, int64_t batch, int trains, parity_trace *trace)
 {
   for (int step = 0; trains && step < PARITY_STEPS; step++) {
     ordo_step_outcome outcome;
-    ordo_status status = ordo_embed_step(embed, data, step * PARITY_BATCH, 0, NULL, NULL, &outcome);
+    ordo_status status = ordo_embed_step(embed, data, step * batch, 0, NULL, NULL, &outcome);
     if (status != ORDO_OK)
       return status;
     trace->loss[step] = outcome.loss;
@@ -145,7 +150,7 @@ static int has_step(const ordo_plan *plan, ordo_step step)
 }
 
 static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *comm, const ordo_plan *plan, const parity_case *c,
-                            const parity_source *source, const ordo_data *data, parity_trace *trace)
+                            const parity_source *source, const ordo_data *data, int64_t batch, parity_trace *trace)
 {
   shifted weights = {*source->weights, source->weights, comm && comm->rank > 0 && c->different_weights ? 0.01f * (float)comm->rank : 0.0f};
   ordo_embed_options options = {.context = context,
@@ -153,8 +158,8 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
                                 .comm = comm,
                                 .weights = &weights.base,
                                 .train = !c->eval_only,
-                                .batch = PARITY_BATCH,
-                                .seq_len = source->seq_len};
+                                .batch = batch,
+                                .seq_len = data->seq_len};
   ordo_embed *embed = NULL;
   ordo_comm_provider *slow = NULL;
   delays held = {.key = 1000 + (uint64_t)(comm ? comm->rank : 0)};
@@ -166,7 +171,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   options.max_grad_norm = c->clip;
   options.ordered = (uint32_t)c->ordered;
   options.seed = 1;
-  options.micro_batch = c->accumulate ? (comm && comm->size > 1 ? 1 : 2) : 0;
+  options.micro_batch = c->accumulate ? (comm && comm->size > 1 ? 1 : (batch + 3) / 4) : 0;
   options.checkpointing = c->checkpointing && comm;
   if (c->delays && comm) {
     options.comm = slow = ordo_comm_tap_new(comm, &observer);
@@ -175,7 +180,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   }
   ordo_status status = ordo_embed_create(&options, &embed);
   if (status == ORDO_OK)
-    status = train(embed, data, !c->eval_only, trace);
+    status = train(embed, data, batch, !c->eval_only, trace);
   ordo_embed_destroy(embed);
   ordo_comm_provider_destroy(slow);
   return status;
@@ -185,14 +190,14 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
                        const parity_source *source, int data_ranks, parity_trace *trace, const char **skipped)
 {
   ordo_plan_request request = {.struct_size = sizeof request, .strategy = strategy, .ranks = comm ? comm->size : 1};
+  int64_t seq_len = c->accumulate ? MIN(source->seq_len, 16) : source->seq_len; /* more sequences of the same text */
   ordo_plan *plan = NULL;
   ordo_data data;
   request.flags = c->eval_only ? (uint32_t)ORDO_PLAN_EVAL : 0u;
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   memset(trace, 0, sizeof *trace);
-  ordo_status status =
-      ordo_data_view(&data, source->tokens, 0, ordo_tokens_count(source->tokens), source->seq_len, source->name, &problems);
+  ordo_status status = ordo_data_view(&data, source->tokens, 0, ordo_tokens_count(source->tokens), seq_len, source->name, &problems);
   if (status == ORDO_OK)
     status = mask_targets(c, &data, data_ranks, source->weights->config.vocab, &problems);
   if (status != ORDO_OK)
@@ -202,7 +207,7 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
       !strstr(strategy, "sync_module_states"))
     *skipped = "the plan has no weights.sync: every rank loads its shards itself";
   else if (status == ORDO_OK)
-    status = run_plan(context, comm, plan, c, source, &data, trace);
+    status = run_plan(context, comm, plan, c, source, &data, parity_batch(c, data_ranks), trace);
   ordo_plan_destroy(plan);
   ordo_data_clear(&data);
   return status;
@@ -213,30 +218,45 @@ void parity_trace_clear(parity_trace *trace)
   g_clear_pointer(&trace->weights, g_free);
 }
 
-static void worse(double value, double gate, const char *metric, double *worst, const char **what)
+const char *parity_gate_name(int kind)
 {
-  double units = isfinite(value) ? value / gate : INFINITY;
-  if (units <= *worst)
-    return;
-  *worst = units;
-  *what = metric;
+  static const char *const names[] = {"loss", "gradient norm", "update of the model", "one weight", "loss of an evaluation", "exact"};
+  return names[kind];
 }
 
-double parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many,
-                      const char **what)
+double parity_gate(const parity_case *c, int kind)
 {
-  double worst = 0.0, wrong = 0.0, moved = 0.0, largest = 0.0;
+  const double sgd[] = {1e-5, 2e-5, 2e-4, 2e-5, 1e-5, 0.0}, adamw[] = {1e-5, 2e-4, 1e-3, c->lr, 1e-5, 0.0};
+  return c->is_sgd ? sgd[kind] : adamw[kind];
+}
+
+void parity_spread_add(parity_spread *spread, int kind, double value, double gate, const char *what)
+{
+  double units = value <= 0.0 ? 0.0 : isfinite(value) && gate > 0.0 ? value / gate : INFINITY; /* NaN is not <= 0 */
+  spread->units[kind] = MAX(spread->units[kind], units);
+  if (units <= spread->worst && spread->what)
+    return;
+  spread->worst = units;
+  spread->what = what;
+}
+
+static void add(const parity_case *c, parity_spread *spread, int kind, double value)
+{
+  parity_spread_add(spread, kind, value, parity_gate(c, kind), parity_gate_name(kind));
+}
+
+static double relative(double value, double reference)
+{
+  return fabs(value - reference) / fabs(reference);
+}
+
+static void compare_weights(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many,
+                            parity_spread *spread)
+{
+  double wrong = 0.0, moved = 0.0, largest = 0.0;
   g_auto(ordo_problems) problems;
   struct llama *model = llama_create(&source->weights->config, NULL, (char[200]){0}, 200);
   ordo_problems_init(&problems);
-  *what = "loss";
-  for (int s = 0; !c->eval_only && s < PARITY_STEPS; s++) {
-    worse(fabs(many->loss[s] - one->loss[s]) / fabs(one->loss[s]), 1e-5, "loss", &worst, what);
-    worse(fabs(many->norm[s] - one->norm[s]) / fabs(one->norm[s]), c->is_sgd ? 2e-5 : 2e-4, "gradient norm", &worst, what);
-    worse(fabs(many->tokens[s] - one->tokens[s]), 0.5, "counted tokens", &worst, what);
-  }
-  worse(fabs(many->evaluated - one->evaluated) / fabs(one->evaluated), 1e-5, "loss of an evaluation", &worst, what);
-  worse(memcmp(many->text, one->text, sizeof one->text) != 0, 0.5, "a generated token", &worst, what);
   for (int64_t p = 0, at = 0; p < llama_n_params(model) && at < one->n_weights; p++) {
     const struct llama_param *param = llama_param_at(model, (uint32_t)p);
     g_autofree float *start = g_new(float, (gsize)param->numel);
@@ -245,15 +265,28 @@ double parity_compare(const parity_case *c, const parity_source *source, const p
       double difference = (double)many->weights[at] - (double)one->weights[at], step = (double)one->weights[at] - (double)start[i];
       wrong += difference * difference;
       moved += step * step;
-      largest = MAX(largest, fabs(difference));
+      largest = fabs(difference) <= largest ? largest : fabs(difference); /* keeps a NaN */
     }
   }
   llama_destroy(model);
   if (c->eval_only) { /* nothing moves, so nothing may differ */
-    worse(largest, 1e-30, "a weight", &worst, what);
-    return worst;
+    parity_spread_add(spread, PARITY_EXACT, largest, 0.0, "a weight");
+    return;
   }
-  worse(sqrt(wrong / moved), c->is_sgd ? 2e-4 : 1e-3, "update of the model", &worst, what);
-  worse(largest, c->is_sgd ? 2e-5 : c->lr, "one weight", &worst, what);
-  return worst;
+  add(c, spread, PARITY_UPDATE, sqrt(wrong / moved));
+  add(c, spread, PARITY_WEIGHT, largest);
+}
+
+parity_spread parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many)
+{
+  parity_spread spread = {0};
+  for (int s = 0; !c->eval_only && s < PARITY_STEPS; s++) {
+    add(c, &spread, PARITY_LOSS, relative(many->loss[s], one->loss[s]));
+    add(c, &spread, PARITY_NORM, relative(many->norm[s], one->norm[s]));
+    parity_spread_add(&spread, PARITY_EXACT, fabs(many->tokens[s] - one->tokens[s]), 0.0, "counted tokens");
+  }
+  add(c, &spread, PARITY_EVALUATION, relative(many->evaluated, one->evaluated));
+  parity_spread_add(&spread, PARITY_EXACT, memcmp(many->text, one->text, sizeof one->text) != 0, 0.0, "a generated token");
+  compare_weights(c, source, one, many, &spread);
+  return spread;
 }

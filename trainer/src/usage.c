@@ -38,12 +38,17 @@ static void append_stats(GString *object, const char *name, const ordo_comm *com
 void ordo_usage_comm(GString *object, const ordo_session *session)
 {
   const ordo_mesh *mesh = ordo_session_mesh(session);
-  int world = 1;
+  int world = 1, data = mesh->data != mesh->world;
   g_string_append(object, ",\"comm\":{");
   for (uint32_t a = 0; a < mesh->n_axes; a++) {
     append_stats(object, mesh->axes[a]->name, mesh->axes[a]->comm);
     g_string_append_c(object, ',');
     world = world && mesh->axes[a]->comm != mesh->world;
+    data = data && mesh->axes[a]->comm != mesh->data;
+  }
+  if (data) {
+    append_stats(object, "data", mesh->data);
+    g_string_append_c(object, ',');
   }
   if (world)
     append_stats(object, "world", mesh->world);

@@ -1,4 +1,4 @@
-/* axes.c - the mesh of a session: one communicator for the world, one for each axis.
+/* axes.c - the mesh of a session: one communicator for the world, one for each axis, one for the ranks that share a sum of gradients.
  *
  * Ranks are laid out row-major, axis 0 outermost, so neighbours in the world share the last axis (on one node that is where most
  * traffic belongs). Not the place where axis sizes are guessed: they arrive complete and only their product is checked.
@@ -95,11 +95,50 @@ ordo_status ordo_axes_create(const ordo_comm_provider *provider, const ordo_axis
   return ORDO_OK;
 }
 
+/* A communicator that is there already and has the `size` ranks of `mask`: an axis of it if the others of it have one rank each, the world
+ * if all ranks are meant; a single rank is found on any axis of one rank. */
+static const ordo_comm *find_same(const ordo_mesh *mesh, guint32 mask, int32_t size)
+{
+  for (uint32_t a = 0; a < mesh->n_axes; a++)
+    if (mesh->axes[a]->size == size && (size == 1 || (mask & (1u << a))))
+      return mesh->axes[a]->comm;
+  return size == mesh->size ? mesh->world : NULL;
+}
+
+ordo_status ordo_axes_join(const ordo_comm_provider *provider, ordo_mesh *mesh, guint32 mask, ordo_errors *errors)
+{
+  int32_t place = 0, size = 1, inner = mesh->size, colour = mesh->rank;
+  for (uint32_t a = 0; a < mesh->n_axes; a++) {
+    const ordo_axis *axis = mesh->axes[a];
+    inner /= axis->size;
+    if (!(mask & (1u << a)))
+      continue;
+    place = place * axis->size + axis->coordinate;
+    size *= axis->size;
+    colour -= axis->coordinate * inner; /* the rank with these coordinates set to 0 */
+  }
+  mesh->data = find_same(mesh, mask, size);
+  if (mesh->data)
+    return ORDO_OK;
+  ordo_status status = provider->split(provider->ctx, colour, place, size, "data", &mesh->data);
+  return status == ORDO_OK ? ORDO_OK : split_failed(provider, status, "data", errors);
+}
+
+static gboolean is_joined(const ordo_mesh *mesh)
+{
+  gboolean shared = mesh->data == mesh->world;
+  for (uint32_t a = 0; a < mesh->n_axes; a++)
+    shared = shared || mesh->data == mesh->axes[a]->comm;
+  return mesh->data && !shared;
+}
+
 void ordo_axes_destroy(const ordo_comm_provider *provider, ordo_mesh *mesh)
 {
   mesh_box *box = (mesh_box *)mesh;
   if (!mesh)
     return;
+  if (is_joined(mesh))
+    provider->release(provider->ctx, mesh->data);
   for (uint32_t i = mesh->n_axes; i-- > 0;) {
     provider->release(provider->ctx, box->axes[i].comm);
     g_free(box->names[i]);

@@ -122,6 +122,7 @@ ordo_account *ordo_account_new(const ordo_mesh *mesh, ordo_memory *memory)
   account->mesh = *mesh;
   account->mesh.axes = account->pointers;
   account->mesh.world = wrap(account, mesh->world, memory);
+  account->mesh.data = wrap(account, mesh->data, memory);
   for (uint32_t a = 0; a < mesh->n_axes; a++) {
     account->axes[a] = *mesh->axes[a];
     account->axes[a].comm = wrap(account, mesh->axes[a]->comm, memory);

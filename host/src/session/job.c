@@ -142,6 +142,14 @@ static ordo_status job_mark_reduced(void *ctx, ordo_leaf *leaf, double divided_b
     return misuse(instance, "mark_reduced was called by an instance without an axis", leaf->name);
   if (!(divided_by > 0.0) || !isfinite(divided_by))
     return misuse(instance, "mark_reduced was given a divisor that is not a number above 0", leaf->name);
+  if (!record->placement.grad_partial[axis->index]) {
+    record->reduced_twice |= 1u << axis->index;
+    g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where);
+    return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_INVARIANT, "E-INVARIANT-REDUCED-TWICE", where,
+                            "its placement says so: the strategy that made the leaf sums over this axis as well, or nobody has to",
+                            "a strategy leaves out leaves whose grad_partial is 0 on its axis",
+                            "the gradient of leaf '%s' was reduced over axis '%s', on which it is not partial", leaf->name, axis->name);
+  }
   if (record->reduced & (1u << axis->index)) {
     record->reduced_twice |= 1u << axis->index;
     g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where);

@@ -252,7 +252,7 @@ static ordo_leaf_record *first_leaf(ordo_model_state *model, ordo_param_record *
   spec.placement.chunks = &chunk;
   for (uint32_t a = 0; a < mesh->n_axes; a++) {
     spec.placement.data[a] = ORDO_REPLICATE;
-    spec.placement.grad_partial[a] = mesh->axes[a]->kind == ORDO_AXIS_DATA;
+    spec.placement.grad_partial[a] = (model->session->summing_axes & (1u << a)) != 0;
   }
   return ordo_leaf_record_new(model, &spec, NULL);
 }

@@ -151,6 +151,21 @@ static ordo_status check_inputs(ordo_context *context, const ordo_plan *plan, co
   return ORDO_OK;
 }
 
+/* Axes along which gradients add up: data axes, but not those where replicas go their own ways between exchanges. */
+static guint32 summing_axes(const ordo_plan *plan)
+{
+  guint32 mask = 0;
+  for (guint i = 0; i < plan->axes->len; i++)
+    if (g_array_index(plan->axes, ordo_plan_axis, i).kind == ORDO_AXIS_DATA)
+      mask |= 1u << i;
+  for (guint i = 0; i < plan->providers->len; i++) {
+    const ordo_plan_provider *provider = &g_array_index(plan->providers, ordo_plan_provider, i);
+    if (provider->axis >= 0 && (provider->decl->flags & (1u << ORDO_FLAG_REPLICAS_DIVERGE)))
+      mask &= ~(1u << provider->axis);
+  }
+  return mask;
+}
+
 static ordo_status make_mesh(ordo_session *session)
 {
   const GArray *axes = session->plan->axes;
@@ -169,7 +184,10 @@ static ordo_status make_mesh(ordo_session *session)
     const ordo_plan_axis *axis = &g_array_index(axes, ordo_plan_axis, i);
     specs[i] = (ordo_axis_spec){axis->name, axis->kind, axis->size};
   }
+  session->summing_axes = summing_axes(session->plan);
   status = ordo_axes_create(session->comm, specs, axes->len, ordo_session_errors(session), &session->provided_mesh);
+  if (status == ORDO_OK)
+    status = ordo_axes_join(session->comm, session->provided_mesh, session->summing_axes, ordo_session_errors(session));
   if (status != ORDO_OK)
     return status;
   session->account = ordo_account_new(session->provided_mesh, session->memory);
@@ -376,9 +394,11 @@ ordo_status ordo_session_comm_stats(const ordo_session *session, const char *nam
   ordo_comm_stats total = {.struct_size = sizeof total};
   size_t size = stats->struct_size;
   gboolean found = name == NULL;
+  gboolean joined = mesh->data != mesh->world;
   if (!name)
     add_stats(mesh->world, &total);
   for (uint32_t a = 0; a < mesh->n_axes; a++) {
+    joined = joined && mesh->axes[a]->comm != mesh->data;
     if (name && strcmp(name, mesh->axes[a]->name) != 0)
       continue;
     found = TRUE;
@@ -386,6 +406,8 @@ ordo_status ordo_session_comm_stats(const ordo_session *session, const char *nam
       add_stats(mesh->axes[a]->comm, &total);
     ordo_account_part_stats(session->account, a, add_stats, &total);
   }
+  if (!name && joined)
+    add_stats(mesh->data, &total);
   if (!found)
     return ordo_errors_push(session->context->errors, ORDO_E_NOT_FOUND, "E-MESH-AXIS", name, "the mesh has no axis of that name",
                             "null asks for the whole mesh; ordo_session_mesh() lists the axes", "there is no axis '%s'", name);

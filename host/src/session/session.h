@@ -172,6 +172,7 @@ struct ordo_session {
   const ordo_comm_provider *comm;
   ordo_comm_provider *own_comm;
   ordo_mesh *provided_mesh; /* with the provider's own communicators */
+  guint32 summing_axes;     /* bit per axis: its ranks are in mesh->data */
   ordo_account *account;
   const ordo_mesh *mesh; /* the same with counted memory: what everybody uses */
   ordo_memory *memory;

@@ -95,12 +95,13 @@ static ordo_model_state *find_model(const ordo_session *session, uint32_t index)
 
 ordo_status ordo_session_sum(ordo_session *session, double *values, size_t n)
 {
-  ordo_status status = ORDO_OK;
+  ordo_status status;
   ordo_session_enter(session);
   if (session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED)
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("sum"), "while the session lives"));
+  status = ordo_session_reduce(session, session->mesh->data, values, (int64_t)n, ORDO_F64, ORDO_SUM, "session sum");
   for (uint32_t a = 0; a < session->mesh->n_axes && status == ORDO_OK; a++)
-    if (session->mesh->axes[a]->kind == ORDO_AXIS_DATA)
+    if (session->mesh->axes[a]->kind == ORDO_AXIS_DATA && !(session->summing_axes & (1u << a)))
       status = ordo_session_reduce(session, session->mesh->axes[a]->comm, values, (int64_t)n, ORDO_F64, ORDO_SUM, "session sum");
   return ordo_session_leave(session, status == ORDO_OK ? ORDO_OK : ordo_session_fail(session, status));
 }

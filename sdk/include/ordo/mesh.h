@@ -29,7 +29,11 @@ typedef struct ordo_mesh {
   uint32_t reserved;
   const ordo_axis *const *axes;
   const ordo_comm *world; /* all ranks of the mesh */
+  /* The ranks whose gradients are summands of one sum: those that differ from this one in coordinates of data axes only, axes of a strategy
+   * with `replicas_diverge` left out. In rank order. The same pointer as `world` or as the `comm` of an axis where those are the same
+   * ranks. Ordered sums over two data axes run here: a sum of sums rounds otherwise than one sum. Owned by the host. since 0.1 */
+  const ordo_comm *data;
 } ordo_mesh;
-ORDO_PIN_LAST(ordo_mesh, world);
+ORDO_PIN_LAST(ordo_mesh, data);
 
 #endif

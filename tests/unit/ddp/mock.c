@@ -315,7 +315,7 @@ static void init_tables(mock_rank *rank)
                            .stats = comm_stats};
   rank->axis = (ordo_axis){sizeof rank->axis, "ddp", 0, ORDO_AXIS_DATA, rank->world->size, rank->rank, &rank->comm};
   rank->axes[0] = &rank->axis;
-  rank->mesh = (ordo_mesh){sizeof rank->mesh, 1, rank->rank, rank->world->size, 0, rank->axes, &rank->comm};
+  rank->mesh = (ordo_mesh){sizeof rank->mesh, 1, rank->rank, rank->world->size, 0, rank->axes, &rank->comm, &rank->comm};
   rank->job = (ordo_job){.struct_size = sizeof rank->job,
                          .ctx = rank,
                          .host = &rank->host,

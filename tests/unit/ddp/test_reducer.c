@@ -581,6 +581,34 @@ static void over_a_sharding_strategy(void **state)
   mock_clear(&world, ranks);
 }
 
+/* Ordered mode: a sharding strategy has summed over both data axes. Nothing is left to add up, and nothing is missing either. */
+static void gradients_summed_elsewhere_are_left_alone(void **state)
+{
+  (void)state;
+  set_up(2);
+  for (int r = 0; r < 2; r++)
+    ranks[r].placement.grad_partial[0] = 0;
+  wrap();
+  for (int s = 1; s <= 2; s++) {
+    mock_step step = {.step = s, .n_micro = 1, .divide_factor = 1.0};
+    for (int r = 0; r < 2; r++)
+      memset(ranks[r].reduced, 0, sizeof ranks[r].reduced);
+    mock_run(&world, ranks, train_sharded, &step);
+    assert_string_equal(world.breach, "");
+    for (int r = 0; r < 2; r++)
+      for (int p = 0; p < N; p++) {
+        const ordo_leaf *leaf = &ranks[r].leaves[p];
+        assert_int_equal(step.status[r], ORDO_OK);
+        assert_int_equal(ranks[r].reduced[p], 0);
+        for (int64_t i = 0; i < leaf->numel; i++)
+          assert_true(((const float *)leaf->grad)[i] == mock_gradient(r, s, 0, p, i));
+      }
+  }
+  for (int r = 0; r < 2; r++)
+    ranks[r].leaves[2].grad = ranks[r].own_grads[2]; /* the other strategy moved it */
+  tear_down();
+}
+
 /* Ten steps, then every interval: four numbers each. In the first step communication spans two looks at the clock (end of backward, end of
  * the waits) and is busy for two starts and two waits, bucket and vote: overlap 1 - 1/2. */
 static void statistics(void **state)
@@ -619,6 +647,7 @@ int main(void)
       cmocka_unit_test(tied_parameters),
       cmocka_unit_test(ready_twice_is_an_error),
       cmocka_unit_test(over_a_sharding_strategy),
+      cmocka_unit_test(gradients_summed_elsewhere_are_left_alone),
       cmocka_unit_test(statistics),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,6 +55,13 @@ static void hybrid_needs_replicas(void **state)
   refused(&(rig_options){.strategy = "fsdp1:sharding_strategy=HYBRID_SHARD"}, ORDO_E_INVALID, "HYBRID_SHARD|ddp=2+fsdp1");
 }
 
+static void no_shard_takes_all_data_ranks(void **state)
+{
+  (void)state;
+  if (rig_ranks == 4)
+    refused(&(rig_options){.strategy = "ddp=2+fsdp1:sharding_strategy=NO_SHARD"}, ORDO_E_INVALID, "NO_SHARD|axis 'ddp'|fsdp1 alone");
+}
+
 static void offload_needs_a_directory(void **state)
 {
   (void)state;
@@ -216,6 +223,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(mixed_types_are_named),
       cmocka_unit_test(patterns_must_match),
       cmocka_unit_test(hybrid_needs_replicas),
+      cmocka_unit_test(no_shard_takes_all_data_ranks),
       cmocka_unit_test(offload_needs_a_directory),
       cmocka_unit_test(only_f16_sums_are_predivided),
       cmocka_unit_test(a_leaf_outside_the_optimizer_is_named),

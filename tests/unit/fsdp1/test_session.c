@@ -36,7 +36,10 @@ const shared_strategy shared = {
     .frozen = {"fsdp1", "fsdp1:sharding_strategy=SHARD_GRAD_OP", "fsdp1:sharding_strategy=NO_SHARD", "fsdp1:no_sync=false"},
     .ignored = {"fsdp1:ignored=p3", "fsdp1:ignored=p3:sharding_strategy=NO_SHARD"},
     .replicas = {"ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD", "fsdp1=2:sharding_strategy=_HYBRID_SHARD_ZERO2+ddp=2",
-                 "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:no_sync=false"},
+                 "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:no_sync=false",
+                 "fsdp1=2:sharding_strategy=HYBRID_SHARD:use_orig_params=false+ddp=2"},
+    .one_sum = {"ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD", "fsdp1=2:sharding_strategy=HYBRID_SHARD+ddp=2",
+                "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:reduce_dtype=bf16"},
     .counts = {{"fsdp1", 1, 7, 4, 0},
                {"fsdp1:sharding_strategy=SHARD_GRAD_OP", 1, 4, 4, 0},
                {"fsdp1:sharding_strategy=NO_SHARD", 1, 0, 0, 4},
@@ -153,6 +156,7 @@ int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
       SHARED_CASES,
+      cmocka_unit_test(one_sum_over_two_axes),
       cmocka_unit_test(trains_without_ties),
       cmocka_unit_test(frozen_only_unit_without_views),
       cmocka_unit_test(a_flat_leaf_cannot_skip_a_part),

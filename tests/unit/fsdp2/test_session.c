@@ -20,6 +20,7 @@ const shared_strategy shared = {
     .frozen = {"fsdp2", "fsdp2:reshard_after_forward=false", "fsdp2:no_sync=false"},
     .ignored = {"fsdp2:ignored=p3"},
     .replicas = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:no_sync=false", "ddp=2+fsdp2=2:reshard_after_forward=false"},
+    .one_sum = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:reduce_dtype=bf16", "fsdp2=2:reduce_dtype=f16+ddp=2"},
     .counts = {{"fsdp2", 1, 7, 4, 0},
                {"fsdp2:reshard_after_forward=false", 1, 4, 4, 0},
                {"fsdp2:units=none", 1, 1, 1, 0},

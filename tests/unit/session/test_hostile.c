@@ -81,6 +81,20 @@ static void a_second_reduction_is_found_when_the_plugin_hides_it(void **state)
   kit_free(k);
 }
 
+/* A strategy that sums over two axes says so in the placement; the other's strategy must not add the replicas up once more. */
+static void a_reduction_where_nothing_is_partial_is_refused(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "liar", KIT_DDP, 1)->hides = TRUE;
+  kit_setup(k);
+  ((ordo_leaf_record *)ordo_session_model(k->session, 0)->leaves[0])->placement.grad_partial[0] = 0;
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_E_INVARIANT);
+  assert_string_equal(kit_code(k), "E-INVARIANT-REDUCED-TWICE");
+  kit_assert_mentions(k, "not partial");
+  kit_free(k);
+}
+
 static void divisors_are_numbers_above_0(void **state)
 {
   kit *k = kit_new();
@@ -238,6 +252,7 @@ int main(void)
       cmocka_unit_test(an_impossible_table_is_not_read),
       cmocka_unit_test(a_create_without_an_instance_is_refused),
       cmocka_unit_test(a_second_reduction_is_found_when_the_plugin_hides_it),
+      cmocka_unit_test(a_reduction_where_nothing_is_partial_is_refused),
       cmocka_unit_test(divisors_are_numbers_above_0),
       cmocka_unit_test(reduces_without_a_reduce_is_refused),
       cmocka_unit_test(memory_is_freed_once),

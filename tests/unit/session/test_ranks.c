@@ -279,6 +279,51 @@ static void sums_and_parts_follow_the_data_axes(void **state)
   kit_free(k);
 }
 
+/* 2 x 2: one sum in rank order is (((1e16 + 1) - 1e16) + 1) = 1; sums along one axis first, then along the other, would be 0 + 2. */
+static void a_sum_over_two_axes_is_one_sum(void **state)
+{
+  const double summands[] = {1e16, 1.0, -1e16, 1.0};
+  kit *k;
+  (void)state;
+  if (size != 4)
+    return;
+  for (int order = 0; order < 2; order++) {
+    double value = summands[rank];
+    k = new_kit();
+    k->options.ordered = 1;
+    kit_add(k, order ? "flat" : "ddp", order ? KIT_FSDP2 : KIT_DDP, 2)->flat = order == 1;
+    kit_add(k, order ? "ddp" : "flat", order ? KIT_DDP : KIT_FSDP2, 2)->flat = order == 0;
+    kit_setup(k);
+    assert_int_equal(ordo_session_sum(k->session, &value, 1), ORDO_OK);
+    assert_true(value == 1.0);
+    kit_free(k);
+  }
+}
+
+/* Where replicas go their own ways gradients do not add up; losses and counts do. */
+static void replicas_that_diverge_share_no_sum(void **state)
+{
+  kit *k;
+  double value = 1.0;
+  const ordo_mesh *mesh;
+  (void)state;
+  if (size != 4)
+    return;
+  k = new_kit();
+  kit_add(k, "ddp", KIT_DDP, 2);
+  kit_add(k, "local", "steps=strategy.wrap\nreduces=yes\nflags=replicas_diverge\n", 2);
+  kit_setup(k);
+  mesh = ordo_session_mesh(k->session);
+  for (uint32_t a = 0; a < mesh->n_axes; a++) {
+    int sums = strcmp(mesh->axes[a]->name, "ddp") == 0;
+    assert_int_equal(mesh->axes[a]->comm == mesh->data, sums);
+    assert_int_equal(ordo_session_model(k->session, 0)->leaves[0]->placement->grad_partial[a], sums);
+  }
+  assert_int_equal(ordo_session_sum(k->session, &value, 1), ORDO_OK);
+  assert_true(value == 4.0);
+  kit_free(k);
+}
+
 static void a_plan_for_another_world_is_refused(void **state)
 {
   kit *k = new_kit();
@@ -304,6 +349,8 @@ int main(void)
       cmocka_unit_test(check_6_different_plans_or_options_are_refused),
       cmocka_unit_test(check_7_drift_is_found),
       cmocka_unit_test(sums_and_parts_follow_the_data_axes),
+      cmocka_unit_test(a_sum_over_two_axes_is_one_sum),
+      cmocka_unit_test(replicas_that_diverge_share_no_sum),
       cmocka_unit_test(a_plan_for_another_world_is_refused),
   };
   const ordo_mpi_options options = {.struct_size = sizeof options, .deadline_seconds = 20.0};

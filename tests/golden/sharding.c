@@ -1,8 +1,8 @@
-/* test_golden.c - flat sizes, pieces and communication of the 260K-parameter Llama against the golden numbers, on as many ranks as it is
- * run on.
+/* sharding.c - chunks, flat sizes, pieces and communication of the 260K-parameter Llama against the golden numbers, on as many ranks as it
+ * is run on.
  *
- * Under mpirun. Argument 1: the directory of golden numbers; without one the test is skipped (exit code 77). The pieces are those of
- * torch's FlatParamHandle, the calls and bytes those of the published formula.
+ * Under mpirun. Argument 1: the directory of golden numbers; without one the test is skipped (exit code 77). The pieces of fsdp1 are those
+ * of torch's FlatParamHandle, the rows of fsdp2 those of torch.chunk, the calls and bytes those of the published formula.
  */
 #include "embed.h"
 #include "random.h"
@@ -143,28 +143,79 @@ static void pieces_of_every_rank(void **state)
   }
 }
 
-static ordo_comm_stats stats_of(run *r)
+/* ".N." of the golden names stands for a block: any number in the model's. */
+static JsonObject *rows_of(JsonObject *parameters, const char *name)
+{
+  g_auto(GStrv) parts = g_strsplit(name, ".", -1);
+  for (guint i = 0; parts[i]; i++)
+    if (g_ascii_isdigit(parts[i][0])) {
+      g_free(parts[i]);
+      parts[i] = g_strdup("N");
+    }
+  g_autofree char *pattern = g_strjoinv(".", parts);
+  return member(parameters, pattern);
+}
+
+/* Rows of every parameter that this rank holds, and where they begin; with more ranks than rows there would be none. */
+static void rows_of_every_rank(void **state)
+{
+  static const char *const strategies[] = {"fsdp2", "fsdp2:reshard_after_forward=false"};
+  JsonObject *world = of_world("fsdp2_dim0");
+  (void)state;
+  for (int s = 0; s < 2; s++) {
+    run r;
+    begin(&r, strategies[s]);
+    const ordo_model *model = ordo_embed_model(r.embed);
+    assert_int_equal(model->n_leaves, 47);
+    for (uint32_t l = 0; l < model->n_leaves; l++) {
+      const ordo_leaf *leaf = model->leaves[l];
+      JsonObject *expected = rows_of(member(world, "parameters"), leaf->params[0]->name);
+      JsonArray *rows = json_object_get_array_member(expected, "rows_per_rank");
+      int64_t own = json_array_get_int_element(rows, (guint)comm->rank), before = 0;
+      for (int32_t k = 0; k < comm->rank; k++)
+        before += json_array_get_int_element(rows, (guint)k);
+      assert_int_equal(leaf->numel,
+                       json_array_get_int_element(json_object_get_array_member(expected, "numel_per_rank"), (guint)comm->rank));
+      assert_int_equal(leaf->placement->n_chunks, own > 0);
+      if (own > 0) {
+        assert_int_equal(leaf->placement->chunks->kind, ORDO_CHUNK_RECT);
+        assert_int_equal(leaf->placement->chunks->offset[0], before);
+        assert_int_equal(leaf->placement->chunks->extent[0], own);
+      }
+    }
+    assert_int_equal(held_elements(model), json_array_get_int_element(
+                                               json_object_get_array_member(world, "owned_numel_per_rank_whole_model"), (guint)comm->rank));
+    end(&r);
+  }
+}
+
+static ordo_comm_stats stats_of(run *r, const char *axis)
 {
   ordo_comm_stats stats = {.struct_size = sizeof stats};
-  good(ordo_session_comm_stats(ordo_embed_session(r->embed), "fsdp1", &stats), "comm_stats");
+  good(ordo_session_comm_stats(ordo_embed_session(r->embed), axis, &stats), "comm_stats");
   return stats;
 }
 
 /* The second step: nothing of the set-up is in it. */
 static void calls_and_bytes_of_a_step(void **state)
 {
-  static const char *const strategies[] = {"fsdp1", "fsdp1:sharding_strategy=SHARD_GRAD_OP"}, *const names[] = {"full_shard",
-                                                                                                                "shard_grad_op"};
+  static const struct {
+    const char *plugin, *strategy, *name;
+  } rows[] = {{"fsdp1", "fsdp1", "full_shard"},
+              {"fsdp1", "fsdp1:use_orig_params=false", "full_shard"},
+              {"fsdp1", "fsdp1:sharding_strategy=SHARD_GRAD_OP", "shard_grad_op"},
+              {"fsdp2", "fsdp2", "full_shard"},
+              {"fsdp2", "fsdp2:reshard_after_forward=false", "shard_grad_op"}};
   (void)state;
-  for (int s = 0; s < 2; s++) {
+  for (size_t s = 0; s < G_N_ELEMENTS(rows); s++) {
     run r;
     ordo_step_outcome outcome;
-    JsonObject *expected = member(member(of_world("communication"), "fsdp1"), names[s]);
-    begin(&r, strategies[s]);
+    JsonObject *expected = member(member(of_world("communication"), rows[s].plugin), rows[s].name);
+    begin(&r, rows[s].strategy);
     good(ordo_embed_step(r.embed, &r.data, 0, 0, NULL, NULL, &outcome), "step");
-    ordo_comm_stats before = stats_of(&r);
+    ordo_comm_stats before = stats_of(&r, rows[s].plugin);
     good(ordo_embed_step(r.embed, &r.data, 8, 0, NULL, NULL, &outcome), "step");
-    ordo_comm_stats after = stats_of(&r);
+    ordo_comm_stats after = stats_of(&r, rows[s].plugin);
     assert_int_equal(after.calls[ORDO_ALL_GATHER] - before.calls[ORDO_ALL_GATHER],
                      json_object_get_int_member(expected, "all_gather_calls"));
     assert_int_equal(after.bytes[ORDO_ALL_GATHER] - before.bytes[ORDO_ALL_GATHER],
@@ -184,9 +235,9 @@ static void bytes_without_sharding(void **state)
   ordo_step_outcome outcome;
   (void)state;
   begin(&r, "fsdp1:sharding_strategy=NO_SHARD");
-  ordo_comm_stats before = stats_of(&r);
+  ordo_comm_stats before = stats_of(&r, "fsdp1");
   good(ordo_embed_step(r.embed, &r.data, 0, 0, NULL, NULL, &outcome), "step");
-  ordo_comm_stats after = stats_of(&r);
+  ordo_comm_stats after = stats_of(&r, "fsdp1");
   assert_int_equal(after.calls[ORDO_ALL_GATHER] - before.calls[ORDO_ALL_GATHER], 0);
   assert_int_equal(after.calls[ORDO_REDUCE_SCATTER] - before.calls[ORDO_REDUCE_SCATTER], 0);
   const int64_t moved = (int64_t)(after.bytes[ORDO_ALL_REDUCE] - before.bytes[ORDO_ALL_REDUCE]);
@@ -200,6 +251,7 @@ int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pieces_of_every_rank),
+      cmocka_unit_test(rows_of_every_rank),
       cmocka_unit_test(calls_and_bytes_of_a_step),
       cmocka_unit_test(bytes_without_sharding),
   };
