@@ -52,7 +52,7 @@ static int complete(struct llama *model, uint32_t param, float *written)
   a.data = a.out = written;
   int status = llama_offer(model, &a);
   if (status == LLAMA_OK && written != model->grad[param])
-    model->kernels->add((size_t)(a.rows * a.columns), model->grad[param], written, model->grad[param]);
+    model->kernels->add((size_t)llama_busy(model, a.rows * a.columns), model->grad[param], written, model->grad[param]);
   return status;
 }
 
@@ -73,7 +73,8 @@ static int weight_gradient(struct llama *model, struct linear linear, const floa
     return grad_ready(model, param);
   float beta = grad_beta(model, param);
   float *into = contribution(model, param, beta);
-  linear_backward_weight(rows, linear.in, linear.out, dy, x, into == model->grad[param] ? beta : 0.0f, into);
+  if (!model->dry)
+    linear_backward_weight(rows, linear.in, linear.out, dy, x, into == model->grad[param] ? beta : 0.0f, into);
   int status = complete(model, param, into);
   return status != LLAMA_OK ? status : grad_ready(model, param);
 }
@@ -81,7 +82,7 @@ static int weight_gradient(struct llama *model, struct linear linear, const floa
 /* dx = dy W + beta dx. */
 static void input_gradient(const struct llama *model, struct linear linear, const float *dy, float beta, float *dx)
 {
-  int64_t rows = model->kept_batch * model->kept_seq;
+  int64_t rows = llama_busy(model, model->kept_batch * model->kept_seq);
   linear_backward_input(rows, linear.in, linear.out, dy, llama_weight(model, linear.unit, linear.nth), beta, dx);
 }
 
@@ -97,9 +98,9 @@ static int norm_gradient(struct llama *model, uint32_t unit, uint32_t nth, const
     float beta = grad_beta(model, param);
     grad = contribution(model, param, beta);
     if (beta == 0.0f || grad != model->grad[param])
-      memset(grad, 0, hidden * sizeof *grad);
+      memset(grad, 0, (size_t)llama_busy(model, (int64_t)hidden) * sizeof *grad);
   }
-  model->kernels->rms_backward((size_t)room->pass.held, hidden, x, llama_weight(model, unit, nth), inv,
+  model->kernels->rms_backward((size_t)llama_busy(model, room->pass.held), hidden, x, llama_weight(model, unit, nth), inv,
                                room->pass.branch + (size_t)room->pass.part_first * hidden, room->dx, grad);
   if (grad != NULL)
     status = complete(model, param, grad);
@@ -111,7 +112,7 @@ static int norm_again(struct llama *model, uint32_t unit, uint32_t nth, const fl
 {
   const struct llama_pass *pass = &model->room.pass;
   int64_t hidden = model->config.hidden;
-  model->kernels->rms_apply((size_t)pass->held, (size_t)hidden, x, llama_weight(model, unit, nth), inv,
+  model->kernels->rms_apply((size_t)llama_busy(model, pass->held), (size_t)hidden, x, llama_weight(model, unit, nth), inv,
                             pass->norm + pass->part_first * hidden);
   return llama_gather(model, pass, point, unit, reader, 0, pass->norm);
 }
@@ -137,7 +138,7 @@ static int stream_gradient(struct llama *model, uint32_t point, uint32_t unit, u
     return LLAMA_OK;
   *gradient = pass->branch;
   if (pass->held < pass->part) /* rows that are no tokens */
-    memset(room->dx + pass->held * hidden, 0, (size_t)((pass->part - pass->held) * hidden) * sizeof *room->dx);
+    memset(room->dx + pass->held * hidden, 0, (size_t)llama_busy(model, (pass->part - pass->held) * hidden) * sizeof *room->dx);
   return llama_offer(model, &a);
 }
 
@@ -156,7 +157,7 @@ static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_b
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, down, dout, 0.0f, room->wide);
-  kernels->swiglu_backward((size_t)(rows * inter), b->gate, b->up, room->wide);
+  kernels->swiglu_backward((size_t)llama_busy(model, rows * inter), b->gate, b->up, room->wide);
   status = weight_gradient(model, down, dout, room->wide);
   if (status == LLAMA_OK)
     status = norm_again(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post, LLAMA_POINT_COLUMN_INPUT, BLOCK_GATE);
@@ -176,7 +177,7 @@ static void rotate_back(const struct llama *model, int64_t heads, float *x)
 {
   const struct llama_pass *pass = &model->room.pass;
   int64_t half = model->config.head_dim / 2;
-  for (int64_t row = 0; row < model->kept_batch * model->kept_seq; row++) {
+  for (int64_t row = 0; row < llama_busy(model, model->kept_batch * model->kept_seq); row++) {
     int64_t position = row % model->kept_seq;
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, -1.0f,
                          x + row * heads * half * 2);
@@ -187,7 +188,7 @@ static void attend_backward(struct llama *model, const struct llama_sizes *sizes
 {
   struct llama_room *room = &model->room;
   struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads, model->config.head_dim, model->kept_seq, 0};
-  for (int64_t n = 0; n < model->kept_batch; n++) {
+  for (int64_t n = 0; n < llama_busy(model, model->kept_batch); n++) {
     int64_t q = n * model->kept_seq * sizes->q_size;
     int64_t kv = n * model->kept_seq * sizes->kv_size;
     attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * sizes->heads, dattn + q,
@@ -284,7 +285,7 @@ static int head_backward(struct llama *model, float factor)
   if (status != LLAMA_OK)
     return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < llama_busy(model, rows); first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
     status = head_rows_backward(model, first, chunk, factor, model->grad[param], first == 0 ? beta : 1.0f);
   }
@@ -294,7 +295,7 @@ static int head_backward(struct llama *model, float factor)
     status = llama_scatter(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 1, room->pass.branch, NULL);
   if (status != LLAMA_OK)
     return status;
-  memset(room->dx, 0, (size_t)(room->pass.part * model->config.hidden) * sizeof *room->dx);
+  memset(room->dx, 0, (size_t)llama_busy(model, room->pass.part * model->config.hidden) * sizeof *room->dx);
   status = norm_gradient(model, unit, HEAD_NORM, x, room->final_inv);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, unit);
 }
@@ -322,9 +323,9 @@ static int embedding_backward(struct llama *model)
     status = stream_gradient(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, &dx);
   if (status != LLAMA_OK)
     return status;
-  if (grad != NULL && embedding_beta(model) == 0.0f)
+  if (grad != NULL && !model->dry && embedding_beta(model) == 0.0f)
     memset(grad, 0, (size_t)model->layout.embed_rows * hidden * sizeof *grad);
-  for (int64_t r = 0; grad != NULL && r < rows; r++) {
+  for (int64_t r = 0; grad != NULL && r < llama_busy(model, rows); r++) {
     int64_t at = room->ids[r] - model->layout.embed_first;
     float *row = grad + (size_t)at * hidden;
     if (at >= 0 && at < model->layout.embed_rows)

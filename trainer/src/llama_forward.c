@@ -59,7 +59,7 @@ int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_
   int status = begin_unit(model, 0);
   if (status != LLAMA_OK)
     return status;
-  look_up(model, rows, ids, full);
+  look_up(model, llama_busy(model, rows), ids, full);
   status = llama_scatter(model, pass, LLAMA_POINT_EMBED_OUTPUT, 0, 0, 0, full, x);
   if (status == LLAMA_OK)
     status = llama_hook_output(model, 0, 0, pass->held, x);
@@ -69,7 +69,7 @@ int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_
 static void rotate(const struct llama *model, const struct llama_pass *pass, int64_t heads, float *x)
 {
   int64_t half = model->config.head_dim / 2;
-  for (int64_t row = 0; row < pass->batch * pass->seq; row++) {
+  for (int64_t row = 0; row < llama_busy(model, pass->batch * pass->seq); row++) {
     int64_t position = pass->first + row % pass->seq;
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, 1.0f,
                          x + row * heads * half * 2);
@@ -79,7 +79,7 @@ static void rotate(const struct llama *model, const struct llama_pass *pass, int
 static void attend(const struct llama *model, const struct llama_sizes *sizes, const struct llama_pass *pass, const struct layer_buffers *b)
 {
   struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads, model->config.head_dim, pass->seq, pass->first};
-  for (int64_t n = 0; n < pass->batch; n++) {
+  for (int64_t n = 0; n < llama_busy(model, pass->batch); n++) {
     int64_t row = n * pass->seq;
     /* Keys and values before `first` lie in front of the buffers (decoding). */
     const float *k = b->k + (row - pass->first) * sizes->kv_size;
@@ -93,10 +93,10 @@ static int attention_branch(struct llama *model, uint32_t unit, const struct lla
 {
   const struct kernels *kernels = model->kernels;
   const struct llama_sizes *sizes = llama_sizes_of(model, unit);
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
-  kernels->rms_forward((size_t)pass->held, (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM), (float)model->config.rms_eps,
-                       pass->norm + pass->part_first * hidden, b->inv_in);
+  kernels->rms_forward((size_t)llama_busy(model, pass->held), (size_t)hidden, b->x, llama_weight(model, unit, BLOCK_INPUT_NORM),
+                       (float)model->config.rms_eps, pass->norm + pass->part_first * hidden, b->inv_in);
   int status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 0, pass->norm);
   if (status != LLAMA_OK)
     return status;
@@ -113,14 +113,14 @@ static int attention_branch(struct llama *model, uint32_t unit, const struct lla
 /* Everything of a block that its backward reads: both norms, attention, gate and up. */
 static int block_inner(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
   int64_t inter = llama_sizes_of(model, unit)->inter;
   int status = attention_branch(model, unit, pass, b);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->add_rms_forward((size_t)pass->held, (size_t)hidden, b->x, pass->branch + pass->part_first * hidden, b->mid,
-                                  llama_weight(model, unit, BLOCK_POST_NORM), (float)model->config.rms_eps,
+  model->kernels->add_rms_forward((size_t)llama_busy(model, pass->held), (size_t)hidden, b->x, pass->branch + pass->part_first * hidden,
+                                  b->mid, llama_weight(model, unit, BLOCK_POST_NORM), (float)model->config.rms_eps,
                                   pass->norm + pass->part_first * hidden, b->inv_post);
   status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_GATE, 0, pass->norm);
   if (status != LLAMA_OK)
@@ -133,14 +133,14 @@ static int block_inner(struct llama *model, uint32_t unit, const struct llama_pa
 /* From gate and up to the block's output. */
 static int block_outer(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
   int64_t inter = llama_sizes_of(model, unit)->inter;
   model->kernels->swiglu_forward((size_t)(rows * inter), b->gate, b->up, b->act);
   linear_forward(rows, inter, hidden, b->act, llama_weight(model, unit, BLOCK_DOWN), pass->branch);
   int status = llama_scatter(model, pass, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_DOWN, 0, pass->branch, NULL);
   if (status == LLAMA_OK)
-    model->kernels->add((size_t)(pass->held * hidden), b->mid, pass->branch + pass->part_first * hidden, b->out);
+    model->kernels->add((size_t)llama_busy(model, pass->held * hidden), b->mid, pass->branch + pass->part_first * hidden, b->out);
   return status;
 }
 
@@ -176,7 +176,7 @@ int llama_whole_logits(struct llama *model, int64_t rows, float *local, float *w
                                      .out = whole};
   if (llama_wants(model, a.point, a.param, 0))
     return llama_offer(model, &a);
-  memcpy(whole, local, (size_t)(rows * model->layout.vocab) * sizeof *whole);
+  memcpy(whole, local, (size_t)llama_busy(model, rows * model->layout.vocab) * sizeof *whole);
   return LLAMA_OK;
 }
 
@@ -186,7 +186,7 @@ static int loss_over_parts(struct llama *model, int64_t rows, const int32_t *tar
   struct llama_room *room = &model->room;
   struct loss_part part = {.vocab_first = model->layout.vocab_first,
                            .vocab = model->layout.vocab,
-                           .rows = rows,
+                           .rows = llama_busy(model, rows),
                            .logits = room->logits,
                            .targets = targets,
                            .own_max = room->shares,
@@ -221,7 +221,7 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   float *nll = args->nll == NULL ? NULL : args->nll + first;
-  linear_forward(rows, hidden, model->layout.vocab, room->pass.norm + first * hidden,
+  linear_forward(llama_busy(model, rows), hidden, model->layout.vocab, room->pass.norm + first * hidden,
                  llama_weight(model, llama_head_unit(model), HEAD_WEIGHT), room->logits);
   int status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
   if (status == LLAMA_OK && args->logits != NULL)
@@ -230,7 +230,8 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
     return status;
   if (room->shares != NULL)
     return loss_over_parts(model, rows, args->targets + first, room->sums + first, nll, totals);
-  loss_forward(model->kernels, rows, model->layout.vocab, room->logits, args->targets + first, room->sums + first, nll, totals);
+  loss_forward(model->kernels, llama_busy(model, rows), model->layout.vocab, room->logits, args->targets + first, room->sums + first, nll,
+               totals);
   return LLAMA_OK;
 }
 
@@ -244,7 +245,7 @@ static int head_forward(struct llama *model, struct llama_forward_args *args)
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
-  model->kernels->rms_forward((size_t)room->pass.held, (size_t)hidden, room->layers[model->config.layers - 1].out,
+  model->kernels->rms_forward((size_t)llama_busy(model, room->pass.held), (size_t)hidden, room->layers[model->config.layers - 1].out,
                               llama_weight(model, unit, HEAD_NORM), (float)model->config.rms_eps,
                               room->pass.norm + room->pass.part_first * hidden, room->final_inv);
   status = llama_gather(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 0, room->pass.norm);
@@ -294,8 +295,8 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
     status = head_forward(model, args);
   if (status != LLAMA_OK || !args->keep)
     return status;
-  memcpy(room->ids, args->ids, (size_t)rows * sizeof *room->ids);
-  memcpy(room->targets, args->targets, (size_t)rows * sizeof *room->targets);
+  memcpy(room->ids, args->ids, (size_t)llama_busy(model, rows) * sizeof *room->ids);
+  memcpy(room->targets, args->targets, (size_t)llama_busy(model, rows) * sizeof *room->targets);
   model->kept_batch = args->batch;
   model->kept_seq = args->seq;
   return LLAMA_OK;
