@@ -100,8 +100,7 @@ static ordo_status report_views(const fsdp1 *self, const fsdp1_flat_param *flat,
 }
 
 /* A leaf of several parameters, items [first, last), has one state: either all of them got a gradient, or none. */
-static ordo_status report_items(const fsdp1 *self, const fsdp1_flat_param *flat, uint32_t first, uint32_t last, double divided_by,
-                                int held)
+static ordo_status report_items(const fsdp1 *self, const fsdp1_flat_param *flat, uint32_t first, uint32_t last, double divided_by, int held)
 {
   const fsdp1_item *used = NULL, *unused = NULL;
   if (!self->items[first].trainable)

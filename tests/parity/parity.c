@@ -1,9 +1,9 @@
-/* parity.c - `mpirun -n N ordo-parity --strategy S [--peer P] [--case WORD] [--heads Q,K] [--parts P] [--golden no]`: the table of
- * cases, N ranks against one, on a small random model (of Q query and K key heads) and, when it is there, on the golden one. P: parts of a
- * batch, if a model axis makes them fewer than ranks. Every strategy is held to the same table.
+/* parity.c - `mpirun -n N ordo-parity --strategy S [--peer P] [--case WORD] [--heads Q,K] [--parts P] [--golden no]`: the table of cases, N
+ * ranks against one, on a small random model and, when it is there, on the golden one. Every strategy is held to the same table.
  *
- * A line a cell (a case on a model), then how many there were and the worst deviation of each kind. --case, or ORDO_PARITY_CASE, takes the
- * cases whose name contains the word; --list prints the cells and runs none. Exit code 1 if a cell leaves its gate or none was run.
+ * --heads: query and key heads of the random model. --parts: of a batch, if a model axis makes them fewer than ranks. A line a cell (a case
+ * on a model), then how many there were and the worst deviation of each kind. --case, or ORDO_PARITY_CASE, takes the cases whose name
+ * contains the word; --list prints the cells and runs none. Exit code 1 if a cell leaves its gate or none was run.
  */
 #include "parity.h"
 
@@ -47,9 +47,9 @@ typedef struct suite {
   const char *peer;    /* whose bits ordered cases must have too; null: none */
   const char *word;    /* cases whose name contains it; null: all */
   int lists;           /* names cells instead of running them */
-  int no_golden;       /* the random model only */
   int heads, kv_heads; /* of the random model */
   int parts;           /* of a batch: ranks, but those of a model axis counted once */
+  int golden;          /* 0: the random model only */
   int rank;
   int run, failed, skipped; /* cells, on rank 0 */
   parity_spread worst[2];   /* of all cells: AdamW, SGD */
@@ -241,7 +241,7 @@ static void golden_model(suite *s, const char *root)
   run_cells(s, &source, 0, 0);
 }
 
-static int read_words(suite *s, int argc, char **argv)
+static void read_words(suite *s, int argc, char **argv)
 {
   s->word = g_getenv("ORDO_PARITY_CASE");
   for (int i = 1; i < argc; i++)
@@ -256,20 +256,18 @@ static int read_words(suite *s, int argc, char **argv)
     else if (i + 1 < argc && strcmp(argv[i], "--parts") == 0)
       s->parts = atoi(argv[++i]);
     else if (i + 1 < argc && strcmp(argv[i], "--golden") == 0)
-      s->no_golden = strcmp(argv[++i], "no") == 0;
+      s->golden = strcmp(argv[++i], "no") != 0;
     else if (i + 1 < argc && strcmp(argv[i], "--heads") == 0 && sscanf(argv[++i], "%d,%d", &s->heads, &s->kv_heads) != 2)
-      return 1;
-  return 0;
+      s->heads = 0; /* no model can be made of it */
 }
 
 int main(int argc, char **argv)
 {
-  suite s = {.strategy = "ddp", .heads = 3, .kv_heads = 1};
+  suite s = {.strategy = "ddp", .heads = 3, .kv_heads = 1, .golden = 1};
   struct blas_core_report report;
   char reason[200] = "";
   ordo_context_options options = {.struct_size = sizeof options, .program_name = "parity"};
-  if (read_words(&s, argc, argv) != 0)
-    return 2;
+  read_words(&s, argc, argv);
   if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
     fprintf(stderr, "parity: %s\n", reason);
     return 1;
@@ -283,7 +281,7 @@ int main(int argc, char **argv)
   random_model(&s, 0);
   random_model(&s, 1);
   const char *root = g_getenv("ORDO_GOLDEN_DIR");
-  if (!s.no_golden)
+  if (s.golden)
     golden_model(&s, root ? root : ORDO_GOLDEN_DEFAULT);
   if (s.rank == 0 && !s.lists)
     print_summary(&s);

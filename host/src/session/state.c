@@ -227,7 +227,7 @@ static ordo_status open_param(ordo_session *session, const char *call, const ord
                                     "take parameters from ordo_session_model()", "the pointer is no parameter of this session");
 }
 
-/* One rank sends an element: coordinate 0 of every axis that replicates it. */
+/* One rank sends an element: the first of its copies on every axis. */
 static gboolean is_mine(const ordo_leaf_record *record)
 {
   const ordo_mesh *mesh = record->model->session->mesh;
