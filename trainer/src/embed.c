@@ -82,6 +82,8 @@ static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_opt
   ordo_status status = ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
   if (status == ORDO_OK)
     ordo_leaf_optimizer_observe(optimizer, optimizer_steps, embed);
+  if (status == ORDO_OK && embed->options.dry)
+    ordo_leaf_optimizer_set_dry(optimizer);
   return status;
 }
 
@@ -216,6 +218,10 @@ static ordo_status create_llama(ordo_embed *embed)
     return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-TRAIN-MODEL", "the model cannot be made", embed->options.weights->origin,
                      reason, "check the sizes in [model]");
   llama_set_hooks(embed->llama, &hooks);
+  if (embed->options.dry) {
+    llama_set_dry(embed->llama);
+    return ORDO_OK;
+  }
   ordo_status status = check_memory(embed);
   if (status != ORDO_OK)
     return status;
@@ -241,7 +247,8 @@ static ordo_status create_session(ordo_embed *embed)
                                   .seed = o->seed,
                                   .max_grad_norm = o->max_grad_norm,
                                   .ordered = o->ordered,
-                                  .drift_interval = o->drift_interval};
+                                  .drift_interval = o->drift_interval,
+                                  .dry_run = o->dry ? 1 : 0};
   ordo_status status = ordo_session_create(o->context, o->plan, &embedder, &options, &embed->session);
   return status == ORDO_OK ? ordo_session_setup(embed->session) : status;
 }
@@ -256,8 +263,8 @@ static ordo_status reserve(ordo_embed *embed)
   embed->ranks = size;
   embed->part = ordo_data_split(o->batch, o->micro_batch, index, size);
   size_t tokens = (size_t)(MAX(embed->part.count, embed->part.micro_size) * o->seq_len);
-  embed->ids = g_try_new(int32_t, tokens);
-  embed->targets = g_try_new(int32_t, tokens);
+  embed->ids = g_try_new0(int32_t, tokens);
+  embed->targets = g_try_new0(int32_t, tokens);
   if (!embed->ids || !embed->targets)
     return ordo_fail(o->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "ids of a batch", "", "use a smaller train.batch");
   int train = !o->train ? LLAMA_FORWARD_ONLY : o->checkpointing ? LLAMA_KEEP_INPUTS : LLAMA_KEEP_ALL;

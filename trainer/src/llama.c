@@ -86,6 +86,11 @@ void llama_bind(struct llama *model, uint32_t param, float *data, float *grad)
   model->grad[param] = grad;
 }
 
+void llama_set_dry(struct llama *model)
+{
+  model->dry = 1;
+}
+
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks)
 {
   model->hooks = hooks != NULL ? *hooks : (struct llama_hooks){0};

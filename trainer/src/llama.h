@@ -120,6 +120,9 @@ const struct llama_param *llama_param_at(const struct llama *model, uint32_t par
 /* Where param computes from now on: numel fp32 each; null data: not available now; null grad: no gradient wanted (frozen). Tied
  * params are bound each; normally to the same memory. Kept until the next bind. since 0.1 */
 void llama_bind(struct llama *model, uint32_t param, float *data, float *grad);
+/* From now on passes compute nothing and read and write no weight, gradient or activation; `memory` may hand out addresses without
+ * memory. Hooks are called as ever: such a pass is one over sequences of no token, whose hooks are told the real shape. since 0.1 */
+void llama_set_dry(struct llama *model);
 /* Copied; null removes all hooks. since 0.1 */
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks);
 

@@ -47,7 +47,7 @@ static int weight_gradient(struct llama *model, struct linear linear, const floa
 {
   uint32_t param = model->units[linear.unit].first_param + linear.nth;
   int64_t rows = model->kept_batch * model->kept_seq;
-  if (model->grad[param] != NULL)
+  if (model->grad[param] != NULL && !model->dry)
     linear_backward_weight(rows, linear.in, linear.out, dy, x, grad_beta(model, param), model->grad[param]);
   return grad_ready(model, param);
 }
@@ -66,7 +66,7 @@ static int norm_gradient(struct llama *model, uint32_t unit, uint32_t nth, const
   uint32_t param = model->units[unit].first_param + nth;
   size_t hidden = (size_t)model->config.hidden;
   float *grad = model->grad[param];
-  if (grad != NULL && grad_beta(model, param) == 0.0f)
+  if (grad != NULL && !model->dry && grad_beta(model, param) == 0.0f)
     memset(grad, 0, hidden * sizeof *grad);
   model->kernels->rms_backward((size_t)(model->kept_batch * model->kept_seq), hidden, x, llama_weight(model, unit, nth), inv,
                                room->pass.branch, room->dx, grad);
@@ -262,7 +262,7 @@ static int embedding_backward(struct llama *model)
     status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
   if (status != LLAMA_OK)
     return status;
-  if (grad != NULL && embedding_beta(model) == 0.0f)
+  if (grad != NULL && !model->dry && embedding_beta(model) == 0.0f)
     memset(grad, 0, (size_t)model->vocab * hidden * sizeof *grad);
   for (int64_t r = 0; grad != NULL && r < rows; r++) {
     float *row = grad + (size_t)room->ids[r] * hidden;

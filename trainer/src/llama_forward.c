@@ -21,7 +21,7 @@ static int offer(struct llama *model, uint32_t point, uint32_t unit, int backwar
 {
   if (model->hooks.activation == NULL)
     return LLAMA_OK;
-  int status = model->hooks.activation(model->hooks.ctx, point, unit, backward, rows, columns, data);
+  int status = model->hooks.activation(model->hooks.ctx, point, unit, backward, model->dry ? model->told_rows : rows, columns, data);
   if (status != LLAMA_OK)
     llama_fail(model, status, "the activation hook of unit %s returned %d", model->units[unit].name, status);
   return status;
@@ -186,7 +186,7 @@ static int head_forward(struct llama *model, struct llama_forward_args *args)
 {
   struct llama_room *room = &model->room;
   uint32_t unit = llama_head_unit(model);
-  int64_t rows = args->batch * args->seq;
+  int64_t rows = room->pass.batch * room->pass.seq;
   struct loss_totals totals = {0};
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
@@ -228,9 +228,10 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
   model->kept_batch = 0;
   if (status != LLAMA_OK)
     return status;
-  int64_t rows = args->batch * args->seq;
   room->pass.batch = args->batch;
-  room->pass.seq = args->seq;
+  room->pass.seq = model->dry ? 0 : args->seq;
+  model->told_rows = args->batch * args->seq;
+  int64_t rows = room->pass.batch * room->pass.seq;
   room->pass.first = 0;
   status = llama_embed(model, rows, args->ids, room->layers[0].x);
   for (int64_t layer = 0; status == LLAMA_OK && layer < model->config.layers; layer++)
@@ -242,6 +243,6 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
   memcpy(room->ids, args->ids, (size_t)rows * sizeof *room->ids);
   memcpy(room->targets, args->targets, (size_t)rows * sizeof *room->targets);
   model->kept_batch = args->batch;
-  model->kept_seq = args->seq;
+  model->kept_seq = room->pass.seq;
   return LLAMA_OK;
 }

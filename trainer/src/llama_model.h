@@ -84,6 +84,8 @@ struct llama {
   struct llama_room room;
   int64_t kept_batch; /* shape of the forward that backward belongs to; 0: none */
   int64_t kept_seq;
+  int dry;           /* passes compute nothing: see llama_set_dry */
+  int64_t told_rows; /* what hooks are told then */
   char error[256];
 };
 

@@ -33,6 +33,12 @@ guint64 ordo_checksum(const void *data, size_t bytes)
   return hash ^ hash >> 32;
 }
 
+/* Of a leaf's data; 0 in a dry run, where there is none. */
+static guint64 checksum_of(const ordo_session *session, const ordo_leaf *leaf)
+{
+  return session->space ? 0 : ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype));
+}
+
 /* Check 1, first half: every leaf in the optimizer is live. */
 static ordo_status optimizer_is_live(ordo_session *session, const ordo_model_state *model)
 {
@@ -274,7 +280,7 @@ static ordo_status drift_on(ordo_session *session, ordo_model_state *model, uint
     guint64 pair[2];
     if (leaf->placement->data[axis] != ORDO_REPLICATE || !leaf->data || leaf->opaque)
       continue;
-    pair[0] = ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype));
+    pair[0] = checksum_of(session, leaf);
     pair[1] = ~pair[0];
     g_array_append_vals(sums, pair, 2);
     g_ptr_array_add(leaves, (gpointer)leaf);
@@ -337,20 +343,20 @@ void ordo_invariants_before_update(ordo_model_state *model)
   for (uint32_t i = 0; must_change(model) && i < model->view.n_leaves; i++) {
     ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = updated_leaf(&record->leaf);
-    record->checksum = leaf->data ? ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype)) : 0;
+    record->checksum = leaf->data ? checksum_of(model->session, leaf) : 0;
   }
 }
 
 ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *model)
 {
-  int32_t changed = 0;
+  int32_t changed = session->space != NULL;
   ordo_status status;
   if (!must_change(model))
     return ORDO_OK;
   for (uint32_t i = 0; i < model->view.n_leaves && !changed; i++) {
     const ordo_leaf_record *record = (const ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = updated_leaf(&record->leaf);
-    changed = leaf->data && record->checksum != ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype));
+    changed = leaf->data && record->checksum != checksum_of(session, leaf);
   }
   status = ordo_session_reduce(session, session->mesh->world, &changed, 1, ORDO_I32, ORDO_MAX, "change check");
   model->change_seen = TRUE;

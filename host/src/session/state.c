@@ -135,7 +135,7 @@ static void copy_run(void *ctx, int64_t in_array, int64_t in_chunk, int64_t coun
 static void refresh_stored(ordo_leaf_record *record, const ordo_chunk *held)
 {
   const ordo_leaf *leaf = &record->leaf;
-  if (leaf->master && leaf->data && ordo_dtype_size(leaf->dtype))
+  if (leaf->master && leaf->data && ordo_dtype_size(leaf->dtype) && !record->model->session->space)
     ordo_convert_narrow(leaf->dtype, (const float *)leaf->master->data + held->leaf_offset, ordo_chunk_numel(held),
                         (char *)leaf->data + (size_t)held->leaf_offset * ordo_dtype_size(leaf->dtype));
 }
