@@ -126,7 +126,7 @@ void ordo_accumulate_ready(ordo_session *session, ordo_param_record *root)
   root->summed_in = session->micro_serial;
   if (!root->param.grad || (!fresh && !(last && root->sum_held)))
     return;
-  if (!last || root->sum_held || session->tracks_losses)
+  if (!session->space && (!last || root->sum_held || session->tracks_losses)) /* in a dry run there is nothing to add */
     add(session, root, last);
   root->sum_held = !last;
   set_held(root, last);
@@ -151,7 +151,7 @@ void ordo_accumulate_rescale(ordo_session *session, double factor)
     ordo_model_state *model = g_ptr_array_index(session->models, m);
     for (guint i = 0; i < model->params->len; i++) {
       ordo_param_record *root = g_ptr_array_index(model->params, i);
-      int64_t numel = root->sum && root->sum_held ? ordo_param_local_numel(&root->param) : 0;
+      int64_t numel = root->sum && root->sum_held && !session->space ? ordo_param_local_numel(&root->param) : 0;
       for (int64_t k = 0; k < numel; k++)
         root->sum[k] *= f;
     }

@@ -142,6 +142,15 @@ static void copy_run(void *ctx, int64_t in_array, int64_t in_chunk, int64_t coun
     ordo_convert_narrow(c->dtype, c->packed + in_chunk, count, array);
 }
 
+/* The model computes with the rounded weight; it must not wait for the next update to follow its master. */
+static void refresh_stored(ordo_leaf_record *record, const ordo_chunk *held)
+{
+  const ordo_leaf *leaf = &record->leaf;
+  if (leaf->master && leaf->data && ordo_dtype_size(leaf->dtype) && !record->model->session->space)
+    ordo_convert_narrow(leaf->dtype, (const float *)leaf->master->data + held->leaf_offset, ordo_chunk_numel(held),
+                        (char *)leaf->data + (size_t)held->leaf_offset * ordo_dtype_size(leaf->dtype));
+}
+
 static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, const ordo_chunk *chunk, int32_t slot, float *packed,
                               gboolean out)
 {
@@ -151,6 +160,8 @@ static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, 
     return status;
   c.array = (char *)c.array + (size_t)held->leaf_offset * ordo_dtype_size(c.dtype);
   for_runs(chunk, held->extent, held->offset, held->begin, copy_run, &c);
+  if (!out && slot < 0)
+    refresh_stored(record, held);
   return ORDO_OK;
 }
 

@@ -300,6 +300,24 @@ static void a_state_that_does_not_fit(void **state)
   rig_close(&r);
 }
 
+/* In apex a restored weight was undone by its stale master at the first step. */
+static void a_restored_weight_reaches_master_and_model(void **state)
+{
+  rig r;
+  float fresh[RIG_MOST];
+  (void)state;
+  rig_start(&r, &(rig_options){.precision = "apex_amp:O2", .strategy = "ddp", .lr = 0.0});
+  for (int64_t i = 0; i < rig_numel(1); i++)
+    fresh[i] = 1.0f + 0x1p-20f * (float)i;
+  rig_expect_ok(ordo_session_import_param(r.session, ordo_session_model(r.session, 0)->params[1], -1, fresh), "import");
+  for (int step = 0; step < 2; step++) {
+    for (int64_t i = 0; i < rig_numel(1); i++)
+      assert_true(rig_weight(&r, 1, i) == fresh[i] && rig_stored(&r, 1, i) == rig_round(ORDO_F16, fresh[i]));
+    rig_expect_ok(rig_step(&r, NULL), "a step of rate 0");
+  }
+  rig_close(&r);
+}
+
 static ordo_status load_when_restoring(void *data, ordo_step step)
 {
   rig *r = data;
@@ -378,6 +396,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(losses_cannot_be_told_apart_in_shards),
       cmocka_unit_test(the_scaler_goes_on_where_it_was),
       cmocka_unit_test(a_state_that_does_not_fit),
+      cmocka_unit_test(a_restored_weight_reaches_master_and_model),
       cmocka_unit_test(a_resumed_run_counts_on),
       cmocka_unit_test(a_state_that_comes_before_the_scaler),
   };
