@@ -31,17 +31,17 @@ typedef struct fake {
   gboolean fp16, bf16;   /* op_dtype(matmul) */
   ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
   uint32_t convert_flags;
-  gboolean late;         /* unscale converts again, which is too late */
-  double scale;          /* loss scale, 0: 1 */
-  gboolean overflow;     /* unscale reports one */
-  gboolean drifts;       /* post_step changes a weight on rank 1 */
-  gboolean hides;        /* reduce ignores what mark_reduced answers */
-  gboolean no_instance;  /* create says OK and gives none */
-  ordo_status init;      /* init returns it ... */
-  gboolean init_praises; /* ... after a record with the status ORDO_OK */
-  size_t table_size;     /* struct_size of the table, 0: the right one */
-  gboolean no_reduce;    /* the table lacks reduce */
-  guint32 without;       /* bit per ORDO_STEP_: the table lacks that member */
+  gboolean late;          /* unscale converts again, which is too late */
+  double scale;           /* loss scale, 0: 1 */
+  gboolean overflow;      /* unscale reports one */
+  gboolean drifts;        /* post_step changes a weight on rank 1 */
+  gboolean hides;         /* reduce ignores what mark_reduced answers */
+  gboolean no_instance;   /* create says OK and gives none */
+  ordo_status init;       /* init returns it ... */
+  gboolean init_praises;  /* ... after a record with the status ORDO_OK */
+  size_t table_size;      /* struct_size of the table, 0: the right one */
+  gboolean no_reduce;     /* the table lacks reduce */
+  guint32 without;        /* bit per ORDO_STEP_: the table lacks that member */
   gboolean backward_only; /* wants activations of the backward pass only */
   int32_t parts, part;    /* residual: parts 0 leaves the answer alone */
 } fake;
