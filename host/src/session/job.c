@@ -130,6 +130,22 @@ static ordo_status job_mark_grad(void *ctx, ordo_leaf *leaf, uint32_t grad_state
   return ORDO_OK;
 }
 
+/* A sum over ranks whose gradients are summed already, by this instance or by another. */
+static ordo_status reduced_twice(ordo_instance *instance, ordo_leaf_record *record)
+{
+  const ordo_axis *axis = instance->job.axis;
+  const gboolean partial = record->placement.grad_partial[axis->index] != 0;
+  g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where);
+  record->reduced_twice |= 1u << axis->index;
+  return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_INVARIANT, "E-INVARIANT-REDUCED-TWICE", where,
+                          partial ? "a second sum over the same ranks multiplies the gradient by their number"
+                                  : "its placement says so: the strategy that made the leaf sums over this axis as well, or nobody has to",
+                          partial ? "see `ordo plan --explain` for who reduces on that axis; the second one is at fault"
+                                  : "a strategy leaves out leaves whose grad_partial is 0 on its axis",
+                          "the gradient of leaf '%s' was reduced %sover axis '%s'%s", record->leaf.name, partial ? "twice " : "",
+                          axis->name, partial ? "" : ", on which it is not partial");
+}
+
 static ordo_status job_mark_reduced(void *ctx, ordo_leaf *leaf, double divided_by)
 {
   ordo_instance *instance = ctx;
@@ -142,22 +158,8 @@ static ordo_status job_mark_reduced(void *ctx, ordo_leaf *leaf, double divided_b
     return misuse(instance, "mark_reduced was called by an instance without an axis", leaf->name);
   if (!(divided_by > 0.0) || !isfinite(divided_by))
     return misuse(instance, "mark_reduced was given a divisor that is not a number above 0", leaf->name);
-  if (!record->placement.grad_partial[axis->index]) {
-    record->reduced_twice |= 1u << axis->index;
-    g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where);
-    return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_INVARIANT, "E-INVARIANT-REDUCED-TWICE", where,
-                            "its placement says so: the strategy that made the leaf sums over this axis as well, or nobody has to",
-                            "a strategy leaves out leaves whose grad_partial is 0 on its axis",
-                            "the gradient of leaf '%s' was reduced over axis '%s', on which it is not partial", leaf->name, axis->name);
-  }
-  if (record->reduced & (1u << axis->index)) {
-    record->reduced_twice |= 1u << axis->index;
-    g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, instance->session->where);
-    return ordo_errors_push(ordo_session_errors(instance->session), ORDO_E_INVARIANT, "E-INVARIANT-REDUCED-TWICE", where,
-                            "a second sum over the same ranks multiplies the gradient by their number",
-                            "see `ordo plan --explain` for who reduces on that axis; the second one is at fault",
-                            "the gradient of leaf '%s' was reduced twice over axis '%s'", leaf->name, axis->name);
-  }
+  if (!record->placement.grad_partial[axis->index] || (record->reduced & (1u << axis->index)))
+    return reduced_twice(instance, record);
   record->reduced |= 1u << axis->index;
   record->divided_by *= divided_by;
   return ORDO_OK;
