@@ -4,28 +4,7 @@
 # ORDO_LIBEXEC and ORDO_PLUGIN_PATH point into the build.
 set -u
 ordo=$(realpath "$1") clumsy=$2 limit=$3
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-failed=0
-
-fail() {
-  echo "FAIL $*"
-  failed=1
-}
-
-# code WORD COMMAND...: the command must end with the code and say the word on standard error.
-expect() {
-  code=$1 word=$2
-  shift 2
-  "$@" >"$dir/out" 2>"$dir/err"
-  got=$?
-  if [ "$got" != "$code" ] || ! grep -q -- "$word" "$dir/err"; then
-    fail "$* ended with $got (wanted $code) or did not say '$word':"
-    cat "$dir/err"
-  else
-    echo "ok   exit $code: $word"
-  fi
-}
+. "$(dirname "$0")/../script.sh"
 
 small="--model.layers 2 --model.hidden_size 16 --model.intermediate_size 24 --model.heads 2 --train.seq_len 16"
 

@@ -5,10 +5,7 @@
 # PLUGINS is the directory of the built plugins, FAKES that of manifests that stand for precision plugins: apex_amp (split set-up), jointx (joint).
 set -u
 ordo=$1 plugins=$2 fakes=$3
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-failed=0
-fail() { echo "FAIL $*"; failed=1; }
+. "$(dirname "$0")/../script.sh"
 path=$plugins/ddp/ddp.so:$plugins/fsdp1/fsdp1.so:$plugins/fsdp2/fsdp2.so:$fakes/fake_apex_amp.so:$fakes/fake_jointx.so
 unset ORDO_PLUGIN_PATH
 

@@ -5,14 +5,7 @@
 set -u
 ordo=$1
 shift
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-failed=0
-fail() {
-  echo "FAIL $*"
-  failed=1
-}
-
+. "$(dirname "$0")/../script.sh"
 awk 'BEGIN {for (i = 0; i < 500; i++) printf "%d times %d is %d\n", i % 17, i % 13, (i % 17) * (i % 13)}' >"$dir/text.txt"
 train() { # NAME [options]
   name=$1

@@ -3,14 +3,7 @@
 # backward of the first block, the bytes are 4 for each parameter, and a single large bucket is found to be late (so the check can fail).
 set -u
 ordo=$1 report=$2
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-failed=0
-fail() {
-  echo "FAIL $*"
-  failed=1
-}
-
+. "$(dirname "$0")/../script.sh"
 seq 1 4000 >"$dir/text.txt"
 train() { # NAME STRATEGY [options]
   name=$1 strategy=$2
