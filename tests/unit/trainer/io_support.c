@@ -54,6 +54,22 @@ char *scratch_text(const char *directory, const char *name, const char *text)
   return scratch_write(directory, name, text, strlen(text));
 }
 
+void scratch_letters(const char *directory, int n, int64_t seq, ordo_data *data)
+{
+  g_autoptr(ordo_tokenizer) tokenizer = NULL;
+  ordo_tokens *tokens = NULL;
+  g_auto(ordo_problems) problems;
+  ordo_problems_init(&problems);
+  g_autofree char *text = g_strnfill((gsize)n, 'a'), *path = NULL;
+  for (int i = 0; i < n; i++)
+    text[i] = (char)('a' + i * i % 23);
+  path = scratch_text(directory, "t.txt", text);
+  assert_int_equal(ordo_tokenizer_open("bytes", 0, &problems, &tokenizer), ORDO_OK);
+  assert_int_equal(ordo_tokens_open(path, "auto", tokenizer, TRUE, 259, &problems, &tokens), ORDO_OK);
+  assert_int_equal(ordo_data_view(data, tokens, 0, ordo_tokens_count(tokens), seq, "t", &problems), ORDO_OK);
+  data->owns_tokens = 1;
+}
+
 int problems_mention(const ordo_problems *problems, const char *word)
 {
   for (size_t i = 0; i < ordo_problems_count(problems); i++) {

@@ -50,21 +50,10 @@ static int setup(void **state)
   fixture *f = g_new0(fixture, 1);
   const ordo_context_options options = {.struct_size = sizeof options, .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH};
   const ordo_plan_request request = {.struct_size = sizeof request, .ranks = 1};
-  g_autoptr(ordo_tokenizer) tokenizer = NULL;
-  ordo_tokens *tokens = NULL;
   void *scratch = NULL;
-  g_auto(ordo_problems) problems;
-  ordo_problems_init(&problems);
   scratch_setup(&scratch);
   f->scratch = scratch;
-  g_autofree char *text = g_strnfill(2000, 'a'), *path = NULL;
-  for (int i = 0; i < 2000; i++)
-    text[i] = (char)('a' + i * i % 23);
-  path = scratch_text(f->scratch, "t.txt", text);
-  assert_int_equal(ordo_tokenizer_open("bytes", 0, &problems, &tokenizer), ORDO_OK);
-  assert_int_equal(ordo_tokens_open(path, "auto", tokenizer, TRUE, config.vocab, &problems, &tokens), ORDO_OK);
-  assert_int_equal(ordo_data_view(&f->data, tokens, 0, ordo_tokens_count(tokens), SEQ, "t", &problems), ORDO_OK);
-  f->data.owns_tokens = 1;
+  scratch_letters(f->scratch, 2000, SEQ, &f->data);
   assert_int_equal(ordo_context_create(&options, &f->context), ORDO_OK);
   assert_int_equal(ordo_plan_create(f->context, &request, &f->plan), ORDO_OK);
   f->weights = ordo_weights_fresh(&config, 1, 0.02);

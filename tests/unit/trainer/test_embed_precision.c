@@ -63,21 +63,10 @@ static void close_embed(fixture *f)
 static int setup(void **state)
 {
   fixture *f = g_new0(fixture, 1);
-  g_autoptr(ordo_tokenizer) tokenizer = NULL;
-  ordo_tokens *tokens = NULL;
   void *scratch = NULL;
-  g_auto(ordo_problems) problems;
-  ordo_problems_init(&problems);
   scratch_setup(&scratch);
   f->scratch = scratch;
-  g_autofree char *text = g_strnfill(4000, 'a'), *path = NULL;
-  for (int i = 0; i < 4000; i++)
-    text[i] = (char)('a' + i * i % 23);
-  path = scratch_text(f->scratch, "t.txt", text);
-  assert_int_equal(ordo_tokenizer_open("bytes", 0, &problems, &tokenizer), ORDO_OK);
-  assert_int_equal(ordo_tokens_open(path, "auto", tokenizer, TRUE, config.vocab, &problems, &tokens), ORDO_OK);
-  assert_int_equal(ordo_data_view(&f->data, tokens, 0, ordo_tokens_count(tokens), SEQ, "t", &problems), ORDO_OK);
-  f->data.owns_tokens = 1;
+  scratch_letters(f->scratch, 4000, SEQ, &f->data);
   *state = f;
   return 0;
 }
@@ -170,7 +159,7 @@ static void saved_weights_are_what_storage_holds(void **state)
     open_embed(f, precisions[masters], 1);
     train(f, &first);
     const ordo_param *param = ordo_embed_model(f->embed)->params[0];
-    g_autofree float *saved = g_new(float, param->numel), *full = g_new(float, param->numel);
+    g_autofree float *saved = g_new(float, (gsize)param->numel), *full = g_new(float, (gsize)param->numel);
     const uint16_t *storage = param->data;
     assert_int_equal(ordo_save_tensors(f->embed, path, ORDO_GATHER_WEIGHT, ORDO_F32, NULL), ORDO_OK);
     assert_int_equal(ordo_safetensors_open(path, &problems, &file), ORDO_OK);
