@@ -101,7 +101,7 @@ static gboolean read_shard(const char *path, ordo_problems *problems)
   if (ordo_tokens_open(path, "llmc", bytes, TRUE, VOCAB, problems, &tokens) != ORDO_OK)
     return FALSE;
   int64_t n = ordo_tokens_count(tokens);
-  g_autofree int32_t *ids = g_new(int32_t, n + 1);
+  g_autofree int32_t *ids = g_new(int32_t, (gsize)(n + 1));
   ordo_tokens_read(tokens, 0, n, ids);
   for (int64_t i = 0; i < n; i++)
     assert_true(ids[i] >= 0 && ids[i] < VOCAB);

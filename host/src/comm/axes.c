@@ -189,7 +189,7 @@ ordo_status ordo_axes_agree(const ordo_comm *world, const char *digest, const ch
   ordo_status status = ordo_all_reduce(world, extremes, 2, ORDO_U64, ORDO_MAX, 1.0);
   if (status != ORDO_OK || extremes[0] == ~extremes[1])
     return status;
-  g_autofree uint64_t *all = g_new0(uint64_t, world->size);
+  g_autofree uint64_t *all = g_new0(uint64_t, (gsize)world->size);
   if ((status = ordo_all_gather(world, &mine, all, 1, ORDO_U64)) != ORDO_OK)
     return status;
   g_autofree char *ranks = name_the_different(all, world->size);

@@ -49,7 +49,7 @@ ordo_status ordo_mpi_link_init(ordo_mpi_link *link, ordo_hub *hub, MPI_Comm comm
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm, &link->rank);
   MPI_Comm_size(comm, &link->size);
-  link->peers = g_new0(ordo_peer, link->size);
+  link->peers = g_new0(ordo_peer, (gsize)link->size);
   int rc = MPI_Comm_dup(comm, &link->staged);
   if (rc == MPI_SUCCESS)
     rc = MPI_Comm_dup(comm, &link->checks);

@@ -158,7 +158,7 @@ static void reduce_chunk(ordo_mpi_link *link, ordo_request *request, ordo_exchan
   size_t element = ordo_dtype_size(c->dtype);
   size_t mine = (size_t)x->counts[2 * link->size];
   int64_t start = x->offset + (c->kind == ORDO_ALL_REDUCE ? slice_start(x->chunk, link->rank, link->size) : 0);
-  g_autofree const void **inputs = g_new(const void *, link->size);
+  g_autofree const void **inputs = g_new(const void *, (gsize)link->size);
   void *const outputs[] = {(char *)c->recv + (size_t)start * element};
   for (int i = 0; i < link->size; i++)
     inputs[i] = x->scratch + (size_t)i * mine * element;
@@ -248,12 +248,12 @@ ordo_status ordo_mpi_begin(ordo_mpi_link *link, ordo_request *request, gboolean 
   x->request = x->check = MPI_REQUEST_NULL;
   if (checked && !ordo_collective_is_pair(c->kind)) {
     ordo_descriptor_of(request, &x->mine);
-    x->all = g_new0(ordo_descriptor, link->size);
+    x->all = g_new0(ordo_descriptor, (gsize)link->size);
     rc = MPI_Iallgather(&x->mine, sizeof x->mine, MPI_BYTE, x->all, sizeof x->mine, MPI_BYTE, link->checks, &x->check);
   }
   x->staged = ordo_collective_reduces(c->kind) && !mpi_can_reduce(request);
   if (x->staged || c->kind == ORDO_ALL_TO_ALL_V)
-    x->counts = g_new0(int, 4 * link->size);
+    x->counts = g_new0(int, (gsize)(4 * link->size));
   x->in_flight = !x->staged || x->all;
   if (rc == MPI_SUCCESS && !x->staged)
     rc = post(link, request, x);
@@ -374,7 +374,7 @@ static void transport_missing(ordo_channel *channel, ordo_request *request, GStr
 {
   enum { ROLL_CALL_TAG = 32767 };
   const ordo_mpi_link *link = channel->transport_state;
-  g_autofree MPI_Request *answers = g_new(MPI_Request, link->size);
+  g_autofree MPI_Request *answers = g_new(MPI_Request, (gsize)link->size);
   gint64 end = g_get_monotonic_time() + G_USEC_PER_SEC;
   int missing = link->size;
   if (ordo_collective_is_pair(request->c.kind)) {

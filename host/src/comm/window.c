@@ -569,7 +569,7 @@ gboolean ordo_window_new(const ordo_mpi_link *link, ordo_window **out)
   w->link = *link;
   w->control = control;
   w->segments = g_ptr_array_new();
-  w->pages = g_new0(ordo_window_page *, link->size);
+  w->pages = g_new0(ordo_window_page *, (gsize)link->size);
   for (int i = 0; i < link->size; i++)
     w->pages[i] = (ordo_window_page *)(void *)control.bases[i];
   *out = w;

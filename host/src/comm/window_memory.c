@@ -59,7 +59,7 @@ gboolean ordo_segment_map(ordo_segment *segment, const ordo_mpi_link *link, size
   MPI_Info_free(&info);
   if (!good) /* nobody has a window then: the call fails in the same way on all ranks */
     segment->win = MPI_WIN_NULL;
-  segment->bases = g_new0(char *, link->size);
+  segment->bases = g_new0(char *, (gsize)link->size);
   if (good) {
     MPI_Win_set_errhandler(segment->win, MPI_ERRORS_RETURN);
     good = query_bases(segment, link);
@@ -114,7 +114,7 @@ static gboolean make_private(ordo_segment *segment, const ordo_window *window, s
 {
   segment->win = MPI_WIN_NULL;
   segment->bytes = (MAX(bytes, (size_t)1) + PAGE - 1) & ~(size_t)(PAGE - 1);
-  segment->bases = g_new0(char *, window->link.size);
+  segment->bases = g_new0(char *, (gsize)window->link.size);
   char *memory = aligned_alloc(PAGE, segment->bytes);
   segment->bases[window->link.rank] = memory;
   if (memory)

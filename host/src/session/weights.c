@@ -84,7 +84,7 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
 /* Fills a leaf of another type than fp32 through a buffer of its whole size. */
 static ordo_status fill_converted(ordo_model_state *model, ordo_leaf *leaf)
 {
-  g_autofree float *values = g_try_new0(float, MAX(leaf->numel, 1));
+  g_autofree float *values = g_try_new0(float, (gsize)MAX(leaf->numel, 1));
   ordo_status status = values ? ORDO_OK : ordo_weights_no_memory(model, leaf, (size_t)leaf->numel * sizeof(float));
   for (uint64_t c = 0; c < leaf->placement->n_chunks && status == ORDO_OK; c++)
     status = ordo_weights_read_chunk(model, &leaf->placement->chunks[c], values + leaf->placement->chunks[c].leaf_offset);

@@ -293,7 +293,7 @@ static void ordered_sums_agree_bit_for_bit(void **state)
     for (size_t f = 0; f < 2; f++) {
       int size = comms[0]->size, rank = comms[0]->rank;
       int64_t total = counts[k] * size;
-      g_autofree float *input = g_new(float, total), *expected = g_new(float, total);
+      g_autofree float *input = g_new(float, (gsize)total), *expected = g_new(float, (gsize)total);
       for (int r = 0; r < size; r++) {
         uint32_t seed = (uint32_t)(r + 1) * 77u;
         for (int64_t i = 0; i < total; i++) {

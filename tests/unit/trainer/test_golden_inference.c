@@ -34,9 +34,9 @@ static void test_logits_and_losses(void **state)
   g_autofree int32_t *ids = inference_ids(dir, &n);
   struct test_model *model = golden_model_new(dir, 2, n / 2, 0);
   int64_t vocab = llama_get_config(model->llama)->vocab;
-  g_autofree int32_t *targets = g_new(int32_t, n);
-  g_autofree float *logits = g_new(float, n *vocab);
-  g_autofree float *nll = g_new(float, n);
+  g_autofree int32_t *targets = g_new(int32_t, (gsize)n);
+  g_autofree float *logits = g_new(float, (gsize)(n * vocab));
+  g_autofree float *nll = g_new(float, (gsize)n);
   for (int64_t i = 0; i < n; i++)
     targets[i] = (i + 1) % (n / 2) == 0 ? -100 : ids[i + 1];
   struct llama_forward_args args = {.ids = ids, .targets = targets, .batch = 2, .seq = n / 2, .nll = nll, .logits = logits};
@@ -87,7 +87,7 @@ static void check_layer(const struct golden_tensors *golden, struct llama *llama
 {
   const struct llama_config *c = &llama->config;
   const struct layer_buffers *b = &llama->room.layers[layer];
-  g_autofree float *scratch = g_new(float, tokens *(c->hidden + c->intermediate));
+  g_autofree float *scratch = g_new(float, (gsize)(tokens * (c->hidden + c->intermediate)));
   const char *names[] = {"input_layernorm", "q_rope", "k_rope", "v", "attn", "after_attn", "post_attention_layernorm", "mlp_act", "out"};
   char name[9][64];
   for (int i = 0; i < 9; i++)
@@ -199,7 +199,7 @@ static void check_greedy(const char *dir, const char *member)
   JsonArray *expected = json_object_get_array_member(text, "generated");
   struct test_model *model = golden_model_new(dir, 1, 1, 0);
   int64_t vocab = llama_get_config(model->llama)->vocab;
-  g_autofree float *logits = g_new(float, vocab);
+  g_autofree float *logits = g_new(float, (gsize)vocab);
   guint n_prompt = json_array_get_length(prompt);
   g_autofree int32_t *ids = g_new(int32_t, n_prompt);
   for (guint i = 0; i < n_prompt; i++)

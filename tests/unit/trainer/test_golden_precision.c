@@ -35,7 +35,7 @@ static void bind_low(struct test_model *m, const struct trajectory *t, uint16_t 
     const struct llama_param *param = llama_param_at(m->llama, p);
     if (param->ndim == 1 || t->weight == ORDO_F32)
       continue;
-    low[p] = test_model_is_alias(m, p) ? low[0] : g_new(uint16_t, param->numel);
+    low[p] = test_model_is_alias(m, p) ? low[0] : g_new(uint16_t, (gsize)param->numel);
     llama_bind_as(m->llama, p, t->weight, low[p], ORDO_F32, m->grad[p]);
   }
 }

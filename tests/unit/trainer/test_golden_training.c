@@ -34,8 +34,8 @@ static void read_data(struct golden_case *c)
   g_autofree uint16_t *raw = golden_bytes(c->dir, ids_file, &size);
   int64_t n = c->steps * c->batch * c->seq;
   assert_true((int64_t)(size / 2) >= n + 1);
-  c->ids = g_new(int32_t, n);
-  c->targets = g_new(int32_t, n);
+  c->ids = g_new(int32_t, (gsize)n);
+  c->targets = g_new(int32_t, (gsize)n);
   for (int64_t i = 0; i < n; i++) {
     c->ids[i] = raw[i];
     c->targets[i] = raw[i + 1];
