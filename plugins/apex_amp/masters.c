@@ -56,16 +56,6 @@ static int finite(ordo_dtype dtype, const void *storage, int64_t first, int64_t 
   return dtype == ORDO_F32 ? finite_32((const float *)storage + first, n) : 1;
 }
 
-static int64_t chunk_numel(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end - chunk->begin;
-  for (uint32_t d = 0; d < chunk->ndim; d++)
-    numel *= chunk->extent[d];
-  return numel;
-}
-
 /* ---- the model ---- */
 
 /* Handing in a model that was cast already is how two owners of precision begin; apex refuses it in the same words. */
@@ -201,7 +191,7 @@ void amp_unscale_gradients(amp *self, float inverse, int *all_finite)
       continue;
     for (uint64_t c = 0; c < leaf->placement->n_chunks; c++) {
       const ordo_chunk *chunk = &leaf->placement->chunks[c];
-      const int64_t n = chunk_numel(chunk);
+      const int64_t n = ordo_chunk_numel(chunk);
       if (*all_finite) /* before it is overwritten */
         *all_finite = finite(leaf->grad_dtype, leaf->grad, chunk->leaf_offset, n);
       unscale_range(leaf, chunk->leaf_offset, n, inverse);
@@ -225,7 +215,7 @@ const ordo_leaf *amp_first_bad_weight(const amp *self)
     const ordo_leaf *leaf = model->leaves[i];
     for (uint64_t c = 0; leaf->opaque == NULL && leaf->data != NULL && c < leaf->placement->n_chunks; c++) {
       const ordo_chunk *chunk = &leaf->placement->chunks[c];
-      if (!finite(leaf->dtype, leaf->data, chunk->leaf_offset, chunk_numel(chunk)))
+      if (!finite(leaf->dtype, leaf->data, chunk->leaf_offset, ordo_chunk_numel(chunk)))
         return leaf;
     }
   }

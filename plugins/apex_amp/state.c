@@ -98,22 +98,12 @@ static ordo_status blob_load(void *instance, const void *blob, size_t size, cons
   return status;
 }
 
-static int64_t chunk_numel(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end - chunk->begin;
-  for (uint32_t d = 0; d < chunk->ndim; d++)
-    numel *= chunk->extent[d];
-  return numel;
-}
-
 static ordo_status check_chunk(const amp *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot)
 {
   if (slot >= 0)
     return amp_fail(self->job, ORDO_E_UNSUPPORTED, "ask the optimizer (ordo_optimizer.slot)",
                     "slot %d of leaf '%s': optimizer state is not apex_amp's", slot, leaf->name);
-  if (leaf->opaque != NULL || leaf->data == NULL || chunk->leaf_offset < 0 || chunk->leaf_offset + chunk_numel(chunk) > leaf->numel)
+  if (leaf->opaque != NULL || leaf->data == NULL || chunk->leaf_offset < 0 || chunk->leaf_offset + ordo_chunk_numel(chunk) > leaf->numel)
     return amp_fail(self->job, ORDO_E_INVALID, "take chunks from the leaf's placement", "leaf '%s' holds no such chunk of plain numbers",
                     leaf->name);
   return ORDO_OK;
@@ -123,7 +113,7 @@ static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ord
 {
   ordo_status status = check_chunk(instance, leaf, chunk, slot);
   if (status == ORDO_OK)
-    amp_read_weight(leaf, chunk->leaf_offset, chunk_numel(chunk), dst);
+    amp_read_weight(leaf, chunk->leaf_offset, ordo_chunk_numel(chunk), dst);
   return status;
 }
 
@@ -131,7 +121,7 @@ static ordo_status import_chunk(void *instance, ordo_leaf *leaf, const ordo_chun
 {
   ordo_status status = check_chunk(instance, leaf, chunk, slot);
   if (status == ORDO_OK)
-    amp_write_weight(leaf, chunk->leaf_offset, chunk_numel(chunk), src);
+    amp_write_weight(leaf, chunk->leaf_offset, ordo_chunk_numel(chunk), src);
   return status;
 }
 

@@ -5,16 +5,6 @@
 
 #include <string.h>
 
-static int64_t numel_of(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end - chunk->begin;
-  for (uint32_t d = 0; d < chunk->ndim; d++)
-    numel *= chunk->extent[d];
-  return numel;
-}
-
 static int inside(const ordo_chunk *held, const ordo_chunk *chunk)
 {
   if (chunk->kind != held->kind || chunk->param != held->param)
@@ -73,7 +63,7 @@ static float *storage_of(const ordo_job *job, const ordo_leaf *leaf, int32_t slo
 ordo_status sharding_move_chunk(const ordo_job *job, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *packed, int out)
 {
   const ordo_chunk *held = NULL;
-  if (chunk->kind == ORDO_CHUNK_RECT && numel_of(chunk) == 0)
+  if (chunk->kind == ORDO_CHUNK_RECT && ordo_chunk_numel(chunk) == 0)
     return ORDO_OK;
   for (uint64_t c = 0; held == NULL && c < leaf->placement->n_chunks; c++)
     if (inside(&leaf->placement->chunks[c], chunk))
@@ -86,7 +76,7 @@ ordo_status sharding_move_chunk(const ordo_job *job, const ordo_leaf *leaf, cons
     return ORDO_E_STATE;
   storage += held->leaf_offset;
   if (chunk->kind == ORDO_CHUNK_FLAT)
-    copy(storage + chunk->begin - held->begin, packed, numel_of(chunk), out);
+    copy(storage + chunk->begin - held->begin, packed, ordo_chunk_numel(chunk), out);
   else
     copy_rectangle(storage, held, chunk, packed, out);
   return ORDO_OK;

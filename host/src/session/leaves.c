@@ -12,16 +12,6 @@
 
 enum { LARGEST_SPEC = 64 << 10 }; /* bytes of one ordo_leaf_spec of whatever release */
 
-int64_t ordo_chunk_numel(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end - chunk->begin;
-  for (uint32_t d = 0; d < chunk->ndim; d++)
-    numel *= chunk->extent[d];
-  return numel;
-}
-
 ordo_leaf_record *ordo_leaf_record_new(ordo_model_state *model, const ordo_leaf_spec *spec, ordo_instance *owner)
 {
   ordo_leaf_record *record = g_new0(ordo_leaf_record, 1);

@@ -269,7 +269,6 @@ int64_t ordo_param_local_numel(const ordo_param *param);
 
 /* leaves.c */
 ordo_leaf_record *ordo_leaf_record_new(ordo_model_state *model, const ordo_leaf_spec *spec, ordo_instance *owner);
-int64_t ordo_chunk_numel(const ordo_chunk *chunk);
 /* The leaf holds exactly what the param computes with and no data axis shards it. */
 gboolean ordo_leaf_follows(const ordo_leaf_record *record, const ordo_param *param);
 ordo_status ordo_leaves_bind(ordo_model_state *model, ordo_param_record *param, void *data, void *grad);

@@ -88,6 +88,17 @@ typedef struct ordo_chunk {
 } ordo_chunk;
 ORDO_PIN_LAST(ordo_chunk, extent);
 
+/* Elements of a chunk, of either kind. [any] since 0.1 */
+ORDO_INLINE int64_t ordo_chunk_numel(const ordo_chunk *chunk)
+{
+  int64_t numel = 1;
+  if (chunk->kind == ORDO_CHUNK_FLAT)
+    return chunk->end - chunk->begin;
+  for (uint32_t d = 0; d < chunk->ndim; d++)
+    numel *= chunk->extent[d];
+  return numel;
+}
+
 /* What one mesh axis does to a leaf. */
 enum {
   ORDO_REPLICATE = 1, /* the same values on all ranks of the axis */

@@ -55,23 +55,6 @@ static rig_options options_of(const char *strategy)
       .strategy = strategy, .rebinds = strstr(strategy, "fsdp2") != NULL, .no_decay = strstr(strategy, "use_orig_params=false") != NULL};
 }
 
-static int64_t element_at(const ordo_chunk *chunk, int64_t k)
-{
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->begin + k;
-  if (chunk->ndim == 1)
-    return chunk->offset[0] + k;
-  return (chunk->offset[0] + k / chunk->extent[1]) * chunk->param->shape[1] + chunk->offset[1] + k % chunk->extent[1];
-}
-
-static int64_t numel_of(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  for (uint32_t d = 0; chunk->kind == ORDO_CHUNK_RECT && d < chunk->ndim; d++)
-    numel *= chunk->extent[d];
-  return chunk->kind == ORDO_CHUNK_FLAT ? chunk->end - chunk->begin : numel;
-}
-
 /* Over the ranks that stand first on every axis that replicates a leaf, each element is held exactly once: what a checkpoint would read,
  * and what the norm counts. */
 static void each_element_is_held_once(const rig *r)
@@ -85,8 +68,8 @@ static void each_element_is_held_once(const rig *r)
       for (uint32_t a = 0; a < mesh->n_axes; a++)
         first &= placement->data[a] == ORDO_SHARD || mesh->axes[a]->coordinate == 0;
       for (uint64_t c = 0; first && c < placement->n_chunks; c++)
-        for (int64_t k = 0; (int)placement->chunks[c].param->index == p && k < numel_of(&placement->chunks[c]); k++)
-          held[element_at(&placement->chunks[c], k)]++;
+        for (int64_t k = 0; (int)placement->chunks[c].param->index == p && k < ordo_chunk_numel(&placement->chunks[c]); k++)
+          held[rig_element(&placement->chunks[c], k)]++;
     }
     MPI_Allreduce(MPI_IN_PLACE, held, (int)rig_numel(p), MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD);
     for (int64_t i = 0; i < rig_numel(p); i++)

@@ -164,21 +164,11 @@ int64_t rig_element(const ordo_chunk *chunk, int64_t k)
   return (chunk->offset[0] + k / chunk->extent[1]) * chunk->param->shape[1] + chunk->offset[1] + k % chunk->extent[1];
 }
 
-int64_t rig_chunk_numel(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end - chunk->begin;
-  for (uint32_t d = 0; d < chunk->ndim; d++)
-    numel *= chunk->extent[d];
-  return numel;
-}
-
 static ordo_status read_weights(void *ctx, const ordo_model *model, const ordo_chunk *chunk, float *dst)
 {
   const rig *r = ctx;
   (void)model;
-  for (int64_t k = 0; k < rig_chunk_numel(chunk); k++)
+  for (int64_t k = 0; k < ordo_chunk_numel(chunk); k++)
     dst[k] = initial(root_of(r, (int)chunk->param->index), rig_element(chunk, k), r->options.different_sources ? rig_rank : 0);
   return ORDO_OK;
 }
@@ -210,7 +200,7 @@ static void make_state(rig *r, int g, uint64_t l)
   const ordo_leaf *leaf = r->leaves[g][l];
   r->state[g][l] = calloc((size_t)leaf->numel + 1, sizeof(float));
   for (uint64_t c = 0; c < leaf->placement->n_chunks; c++)
-    for (int64_t k = 0; k < rig_chunk_numel(&leaf->placement->chunks[c]); k++)
+    for (int64_t k = 0; k < ordo_chunk_numel(&leaf->placement->chunks[c]); k++)
       r->state[g][l][leaf->placement->chunks[c].leaf_offset + k] =
           first_state((int)leaf->placement->chunks[c].param->index, rig_element(&leaf->placement->chunks[c], k));
 }
@@ -431,8 +421,8 @@ void rig_compare(rig *r)
     const ordo_leaf *leaf = r->model->leaves[l];
     for (uint64_t c = 0; c < leaf->placement->n_chunks; c++) {
       const ordo_chunk *chunk = &leaf->placement->chunks[c];
-      held[chunk->param->index] += rig_chunk_numel(chunk);
-      for (int64_t k = 0; k < rig_chunk_numel(chunk); k++) {
+      held[chunk->param->index] += ordo_chunk_numel(chunk);
+      for (int64_t k = 0; k < ordo_chunk_numel(chunk); k++) {
         float got = ((const float *)leaf->data)[chunk->leaf_offset + k];
         float want = r->reference[root_of(r, (int)chunk->param->index)][rig_element(chunk, k)];
         if (got != want)

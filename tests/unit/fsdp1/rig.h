@@ -87,8 +87,7 @@ void rig_start(int argc, char **argv);
 int rig_stop(int failed);
 
 int64_t rig_numel(int param);
-/* Elements of a chunk, and the element of the parameter behind element k of it. */
-int64_t rig_chunk_numel(const ordo_chunk *chunk);
+/* The element of the parameter behind element k of a chunk. */
 int64_t rig_element(const ordo_chunk *chunk, int64_t k);
 /* Element of a parameter at the start. */
 float rig_initial(int untied, int param, int64_t i);

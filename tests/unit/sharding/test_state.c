@@ -50,7 +50,7 @@ static void compare_chunks(rig *r, const dictionary *d, int copies)
     int64_t held = 0;
     for (uint64_t c = 0; c < leaf->placement->n_chunks; c++) {
       const ordo_chunk *chunk = &leaf->placement->chunks[c];
-      const int64_t n = rig_chunk_numel(chunk);
+      const int64_t n = ordo_chunk_numel(chunk);
       float *packed = malloc((size_t)(n + 1) * sizeof *packed);
       held += n;
       for (int s = 0; s < SLOTS; s++) {
@@ -88,9 +88,9 @@ static void import_chunks(rig *r, const dictionary *d)
     const ordo_leaf *leaf = r->model->leaves[l];
     for (uint64_t c = 0; c < leaf->placement->n_chunks; c++) {
       const ordo_chunk *chunk = &leaf->placement->chunks[c];
-      float *packed = malloc((size_t)(rig_chunk_numel(chunk) + 1) * sizeof *packed);
+      float *packed = malloc((size_t)(ordo_chunk_numel(chunk) + 1) * sizeof *packed);
       for (int s = 0; s < SLOTS; s++) {
-        for (int64_t k = 0; k < rig_chunk_numel(chunk); k++)
+        for (int64_t k = 0; k < ordo_chunk_numel(chunk); k++)
           packed[k] = d->values[chunk->param->index][s][rig_element(chunk, k)];
         rig_ok(ordo_session_import_chunk(r->session, leaf, chunk, s - 1, packed), "import_chunk");
       }
