@@ -560,36 +560,9 @@ static void window_forget(ordo_channel *channel, ordo_request *request)
   g_free(state);
 }
 
-gboolean ordo_window_new(const ordo_mpi_link *link, ordo_window **out)
-{
-  ordo_segment control;
-  if (!link->one_node || link->size > ORDO_WINDOW_MAX_RANKS || !ordo_segment_map(&control, link, sizeof(ordo_window_page)))
-    return FALSE;
-  ordo_window *w = g_new0(ordo_window, 1);
-  w->link = *link;
-  w->control = control;
-  w->segments = g_ptr_array_new();
-  w->pages = g_new0(ordo_window_page *, (gsize)link->size);
-  for (int i = 0; i < link->size; i++)
-    w->pages[i] = (ordo_window_page *)(void *)control.bases[i];
-  *out = w;
-  return TRUE;
-}
-
 static void window_close(ordo_channel *channel)
 {
-  ordo_window *w = channel->transport_state;
-  gboolean dead = channel->hub->dead != ORDO_OK;
-  for (guint i = 0; i < w->segments->len; i++) { /* buffers that nobody freed; their order is the same on all ranks */
-    ordo_segment *segment = g_ptr_array_index(w->segments, i);
-    ordo_segment_unmap(segment, dead);
-    g_free(segment);
-  }
-  g_ptr_array_unref(w->segments);
-  ordo_segment_unmap(&w->control, dead);
-  g_free(w->pages);
-  ordo_mpi_link_clear(&w->link, dead);
-  g_free(w);
+  ordo_window_free(channel->transport_state, channel->hub->dead != ORDO_OK);
 }
 
 const ordo_transport ordo_window_transport = {

@@ -62,6 +62,8 @@ ordo_status ordo_window_release(ordo_channel *channel, void *memory);
 
 /* Takes over the link on success. FALSE: no shared memory, use plain MPI; the link is untouched. Collective. */
 gboolean ordo_window_new(const ordo_mpi_link *link, ordo_window **window);
+/* Buffers that nobody freed, control memory and the link. Collective, unless ranks are `dead`: then nothing is sent. */
+void ordo_window_free(ordo_window *window, gboolean dead);
 
 /* state is an ordo_window. */
 extern const ordo_transport ordo_window_transport;

@@ -160,3 +160,35 @@ ordo_status ordo_window_release(ordo_channel *channel, void *memory)
                        "it was not allocated by this communicator, or freed before", "Pass what alloc returned, once.",
                        "argument `memory` of free on '%s' is unknown", channel->name);
 }
+
+gboolean ordo_window_new(const ordo_mpi_link *link, ordo_window **out)
+{
+  ordo_segment control;
+  if (!link->one_node || link->size > ORDO_WINDOW_MAX_RANKS || !ordo_segment_map(&control, link, sizeof(ordo_window_page)))
+    return FALSE;
+  ordo_window *w = g_new0(ordo_window, 1);
+  w->link = *link;
+  w->control = control;
+  w->segments = g_ptr_array_new();
+  w->pages = g_new0(ordo_window_page *, (gsize)link->size);
+  for (int i = 0; i < link->size; i++)
+    w->pages[i] = (ordo_window_page *)(void *)control.bases[i];
+  *out = w;
+  return TRUE;
+}
+
+void ordo_window_free(ordo_window *w, gboolean dead)
+{
+  for (guint i = 0; i < w->segments->len; i++) { /* buffers that nobody freed; their order is the same on all ranks */
+    ordo_segment *segment = g_ptr_array_index(w->segments, i);
+    if (segment->win == MPI_WIN_NULL)
+      free(segment->bases[w->link.rank]);
+    ordo_segment_unmap(segment, dead);
+    g_free(segment);
+  }
+  g_ptr_array_unref(w->segments);
+  ordo_segment_unmap(&w->control, dead);
+  g_free(w->pages);
+  ordo_mpi_link_clear(&w->link, dead);
+  g_free(w);
+}
