@@ -216,3 +216,20 @@ void assert_contains_at(const char *text, const char *part, const char *file, in
     _fail(file, line);
   }
 }
+
+gboolean sanitized(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+  return TRUE; /* gcc */
+#elif defined(__has_feature)
+  return __has_feature(address_sanitizer); /* clang */
+#else
+  return FALSE;
+#endif
+}
+
+gboolean instrumented(void)
+{
+  const char *preloaded = g_getenv("LD_PRELOAD");
+  return sanitized() || (preloaded && strstr(preloaded, "vgpreload"));
+}

@@ -48,6 +48,10 @@ gboolean as_ordinary_user(gboolean (*check)(const void *data), const void *data)
 /* A memory file that holds `bytes`; closed by the caller. */
 int memory_file(const void *bytes, gsize length);
 
+/* This program has an address sanitizer in it; or that, or runs under valgrind, so that times mean nothing. */
+gboolean sanitized(void);
+gboolean instrumented(void);
+
 #define assert_contains(TEXT, PART) assert_contains_at(TEXT, PART, __FILE__, __LINE__)
 void assert_contains_at(const char *text, const char *part, const char *file, int line);
 

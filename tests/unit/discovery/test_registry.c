@@ -310,20 +310,6 @@ static void static_tls_is_a_warning(void **state)
   assert_contains(ordo_errors_at(p->errors, 0)->what, "thread-local storage");
 }
 
-/* A sanitizer or valgrind multiplies every time by an unknown factor. */
-static gboolean instrumented(void)
-{
-#if defined(__SANITIZE_ADDRESS__)
-  return TRUE;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-  return TRUE;
-#endif
-#endif
-  const char *preloaded = g_getenv("LD_PRELOAD");
-  return preloaded && strstr(preloaded, "vgpreload");
-}
-
 static void two_hundred_plugins_take_less_than_50_ms(void **state)
 {
   place *p = *state;
