@@ -16,9 +16,12 @@ static rig_options options_of(int i)
   return (rig_options){.strategy = BOTH[i].strategy, .rebinds = 1, .no_decay = i == 1};
 }
 
-static void set_up_through(rig *r, const char *step)
+/* A session of row `i` whose set-up has come to the end of `step`. */
+static void set_up_through(rig *r, int i, const char *step)
 {
+  const rig_options options = options_of(i);
   const ordo_plan_node *node = NULL;
+  rig_ok(rig_create(r, &options), "create");
   do
     rig_ok(ordo_session_setup_next(r->session, &node), "setup_next");
   while (strcmp(node->name, step) != 0);
@@ -40,9 +43,7 @@ static void no_step_comes_out_of_turn(void **state)
   (void)state;
   for (int i = 0; i < N; i++) {
     rig r;
-    const rig_options options = options_of(i);
-    rig_ok(rig_create(&r, &options), "create");
-    set_up_through(&r, "model.build");
+    set_up_through(&r, i, "model.build");
     const char *early = i < 2 ? "optimizer.create" : "strategy.prepare_joint", *due = i < 2 ? "strategy.wrap" : "optimizer.create";
     rig_expect(ordo_session_run(r.session, early), ORDO_E_STATE, due);
     assert_int_equal(r.optimizers_made, 0);
@@ -56,9 +57,7 @@ static void a_wrapped_model_is_not_wrapped_again(void **state)
   (void)state;
   for (int i = 0; i < N; i++) {
     rig r;
-    const rig_options options = options_of(i);
-    rig_ok(rig_create(&r, &options), "create");
-    set_up_through(&r, BOTH[i].step);
+    set_up_through(&r, i, BOTH[i].step);
     const uint32_t generation = ordo_session_model(r.session, 0)->generation;
     rig_expect(ordo_session_run(r.session, BOTH[i].step), ORDO_E_STATE, BOTH[i].step);
     assert_int_equal(ordo_session_model(r.session, 0)->generation, generation);
@@ -73,9 +72,7 @@ static void no_forward_before_the_set_up_ends(void **state)
   (void)state;
   for (int i = 0; i < N; i++) {
     rig r;
-    const rig_options options = options_of(i);
-    rig_ok(rig_create(&r, &options), "create");
-    set_up_through(&r, BOTH[i].step);
+    set_up_through(&r, i, BOTH[i].step);
     assert_int_equal(r.optimizers_made, i == 2);
     rig_expect(ordo_session_eval_begin(r.session), ORDO_E_STATE, "eval_begin");
     rig_expect(ordo_session_pre_forward(r.session, 0, 0), ORDO_E_STATE, "pre_forward");
