@@ -225,6 +225,8 @@ char *ordo_session_state_text(const ordo_session *session);
 ordo_status ordo_session_refuse(ordo_session *session, const char *call, const char *legal);
 /* A failure that leaves nothing to go on with: the session can only be destroyed. TIMEOUT and PEER_LOST make it dead. Returns `status`. */
 ordo_status ordo_session_fail(ordo_session *session, ordo_status status);
+/* Records that a collective of the host failed, if nothing is recorded yet: before anything is torn down. */
+void ordo_session_explain(ordo_session *session, ordo_status status);
 /* Makes sure that a status from a plugin has a record; `before` is the number of records before the call. */
 /* The status, ORDO_E_INTERNAL for one that this release does not know. */
 ordo_status ordo_plugin_known_status(ordo_status status);
