@@ -102,9 +102,7 @@ static int remember(sharding_cold *cold, void *memory, off_t offset)
 static void *append(sharding_cold *cold, size_t bytes)
 {
   void *memory = MAP_FAILED;
-  int error = EINTR;
-  while (error == EINTR) /* a signal of the program, not a full disk */
-    error = posix_fallocate(cold->file, cold->end, (off_t)bytes);
+  int error = posix_fallocate(cold->file, cold->end, (off_t)bytes);
   if (error == 0)
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, cold->file, cold->end);
   if (memory == MAP_FAILED) {

@@ -18,7 +18,8 @@ const ordo_model_state *ordo_session_whole_model(const ordo_session *session)
   return NULL;
 }
 
-/* One scope at a time and model, opened before it is closed: found here, where nothing has been asked of anybody and the session goes on. */
+/* One scope at a time and model, opened before it is closed: found here, where nothing has been asked of anybody and the session goes on.
+ */
 static ordo_status check_pair(ordo_session *session, const ordo_model_state *model, gboolean gather)
 {
   if (model->whole != gather)
