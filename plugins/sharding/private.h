@@ -94,7 +94,6 @@ ORDO_INLINE int64_t sharding_touchable(const sharding *s, int64_t n)
 
 /* groups.c */
 void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
-void *sharding_comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag);
 void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);

@@ -181,7 +181,8 @@ ORDO_EXPORT void ordo_session_residual(const ordo_session *session, uint32_t mod
 ORDO_EXPORT ordo_status ordo_session_activation(ordo_session *session, uint32_t model, ordo_activation *activation);
 /* The type for an operation of class ORDO_OP_ (precision.h); ORDO_F32 without a precision plugin. [step] since 0.1 */
 ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32_t op);
-/* Whole parameters for export or generation (ORDO_GATHER_ flags of state.h). Collective. [step] since 0.1 */
+/* Whole parameters for export or generation (ORDO_GATHER_ flags of state.h). Collective. Pairs: a second scope of the model, a release
+ * without one and a training step inside one are refused with STATE, and the session goes on. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags);
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
 

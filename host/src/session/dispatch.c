@@ -229,6 +229,7 @@ static void undo_all(ordo_session *session)
 
 static ordo_status fail_setup(ordo_session *session, ordo_undo *running, ordo_status status)
 {
+  ordo_session_explain(session, status);
   if (running) {
     ordo_undo_apply(running, session);
     ordo_undo_free(running);

@@ -112,6 +112,7 @@ struct ordo_model_state {
   ordo_optimizer *optimizer; /* null before optimizer.create */
   gint64 optimizer_steps;
   gboolean change_seen; /* check 8 has been answered */
+  gboolean whole;       /* inside gather_full */
   guint next_unit;      /* lowest unit that may run forward next */
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
   ordo_model_calls calls;
@@ -236,6 +237,10 @@ char *ordo_session_state_text(const ordo_session *session);
 ordo_status ordo_session_refuse(ordo_session *session, const char *call, const char *legal);
 /* A failure that leaves nothing to go on with: the session can only be destroyed. TIMEOUT and PEER_LOST make it dead. Returns `status`. */
 ordo_status ordo_session_fail(ordo_session *session, ordo_status status);
+/* The model whose scope of full parameters is open, null if none is. */
+const ordo_model_state *ordo_session_whole_model(const ordo_session *session);
+/* Records that a collective of the host failed, if nothing is recorded yet: before anything is torn down. */
+void ordo_session_explain(ordo_session *session, ordo_status status);
 /* Makes sure that a status from a plugin has a record; `before` is the number of records before the call. */
 /* The status, ORDO_E_INTERNAL for one that this release does not know. */
 ordo_status ordo_plugin_known_status(ordo_status status);

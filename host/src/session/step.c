@@ -142,6 +142,16 @@ static ordo_status check_weight(ordo_session *session, double weight, double sum
                           "the weight of a step must be finite, at least 0, and above 0 over all ranks");
 }
 
+/* The step would train what the scope holds a copy of, and closing it would write the old weights back. */
+static ordo_status check_scope(ordo_session *session)
+{
+  const ordo_model_state *model = ordo_session_whole_model(session);
+  if (!model)
+    return ORDO_OK;
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", NAME("step_begin"), model->view.name,
+                          "close it with ordo_session_release_full first", "a training step was begun in a scope of full parameters");
+}
+
 ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batches, double weight)
 {
   /* A negative share is summed as NaN, so that every rank learns of it and none is left waiting in a collective. */
@@ -149,6 +159,8 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   ordo_status status;
   session->step_thread = session->state == ORDO_SESSION_READY ? ordo_session_this_thread() : session->step_thread;
   ENTER(session, ORDO_IN(READY), "step_begin", "between training steps, after the set-up");
+  if ((status = check_scope(session)) != ORDO_OK)
+    return ordo_session_leave(session, status);
   if (n_micro_batches < 1)
     return ordo_session_leave(session, bad_argument(session, NAME("step_begin"), "a step has at least one micro-batch"));
   if (session->eval_only)
