@@ -228,8 +228,13 @@ gboolean sanitized(void)
 #endif
 }
 
-gboolean instrumented(void)
+gboolean under_valgrind(void)
 {
   const char *preloaded = g_getenv("LD_PRELOAD");
-  return sanitized() || (preloaded && strstr(preloaded, "vgpreload"));
+  return preloaded && strstr(preloaded, "vgpreload");
+}
+
+gboolean instrumented(void)
+{
+  return sanitized() || under_valgrind();
 }

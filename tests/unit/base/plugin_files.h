@@ -48,8 +48,9 @@ gboolean as_ordinary_user(gboolean (*check)(const void *data), const void *data)
 /* A memory file that holds `bytes`; closed by the caller. */
 int memory_file(const void *bytes, gsize length);
 
-/* This program has an address sanitizer in it; or that, or runs under valgrind, so that times mean nothing. */
+/* This program has an address sanitizer in it; it runs under valgrind; one of both, so that times mean nothing. */
 gboolean sanitized(void);
+gboolean under_valgrind(void);
 gboolean instrumented(void);
 
 #define assert_contains(TEXT, PART) assert_contains_at(TEXT, PART, __FILE__, __LINE__)
