@@ -52,9 +52,9 @@ static ordo_status plugin_failed(ordo_session *session, const ordo_instance *own
 
 static ordo_status run_unit_calls(ordo_session *session, const GArray *calls, const ordo_unit *unit, const char *where)
 {
-  const ordo_unit_call *call = (const ordo_unit_call *)(const void *)calls->data, *end = call + calls->len;
   session->where = where;
-  for (; call < end; call++) {
+  for (guint i = 0; i < calls->len; i++) {
+    const ordo_unit_call *call = &g_array_index(calls, ordo_unit_call, i);
     ordo_status status = call->call(call->self, unit);
     if (G_UNLIKELY(status != ORDO_OK))
       return plugin_failed(session, call->owner, status);
@@ -316,10 +316,10 @@ static void mark_written(ordo_param_record *root)
 
 static ordo_status run_grad_ready(ordo_session *session, const ordo_model_state *model, const ordo_param *param)
 {
-  const ordo_param_call *call = (const ordo_param_call *)(const void *)model->calls.grad_ready->data,
-                        *end = call + model->calls.grad_ready->len;
+  const GArray *calls = model->calls.grad_ready;
   session->where = "grad_ready";
-  for (; call < end; call++) {
+  for (guint i = 0; i < calls->len; i++) {
+    const ordo_param_call *call = &g_array_index(calls, ordo_param_call, i);
     ordo_status status = call->call(call->self, param);
     if (G_UNLIKELY(status != ORDO_OK))
       return plugin_failed(session, call->owner, status);
