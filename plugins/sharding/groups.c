@@ -199,8 +199,10 @@ static ordo_status add_shards(sharding *s)
     sharding_group *group = &s->groups[i];
     group->shard = at;
     at += aligned(group->shard_numel);
-    group->grad_shard = group->trainable ? grad_at : NULL;
-    grad_at += group->trainable ? aligned(group->shard_numel) : 0;
+    if (!group->trainable)
+      continue;
+    group->grad_shard = grad_at;
+    grad_at += aligned(group->shard_numel);
   }
   return ORDO_OK;
 }
