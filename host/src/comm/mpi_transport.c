@@ -209,17 +209,24 @@ static int post_all_to_all_v(ordo_mpi_link *link, const ordo_collective *c, ordo
   return MPI_Ialltoallv(c->send, send_counts, send_offsets, type, c->recv, recv_counts, recv_offsets, type, link->posted, &x->request);
 }
 
+static int post_all_gather(ordo_mpi_link *link, const ordo_collective *c, MPI_Datatype type, ordo_exchange *x)
+{
+  int count = (int)c->count;
+  const size_t before = (size_t)c->count * ordo_dtype_size(c->dtype) * (size_t)link->rank;
+  const char *own_piece = c->recv ? (const char *)c->recv + before : NULL;
+  return MPI_Iallgather(c->send == own_piece ? MPI_IN_PLACE : c->send, count, type, c->recv, count, type, link->posted, &x->request);
+}
+
 static int post(ordo_mpi_link *link, ordo_request *request, ordo_exchange *x)
 {
   const ordo_collective *c = &request->c;
   MPI_Datatype type = same_size_type(c->dtype);
   int count = (int)c->count;
-  const char *own_piece = (char *)c->recv + (size_t)c->count * ordo_dtype_size(c->dtype) * (size_t)link->rank;
   switch (c->kind) {
   case ORDO_ALL_REDUCE:
     return post_all_reduce(link, request, &x->request);
   case ORDO_ALL_GATHER:
-    return MPI_Iallgather(c->send == own_piece ? MPI_IN_PLACE : c->send, count, type, c->recv, count, type, link->posted, &x->request);
+    return post_all_gather(link, c, type, x);
   case ORDO_BROADCAST:
     return MPI_Ibcast(c->recv, count, type, c->root, link->posted, &x->request);
   case ORDO_ALL_TO_ALL:
