@@ -55,6 +55,7 @@ void fsdp1_settle(void *instance, sharding_group *group, int fresh)
 {
   fsdp1 *self = instance;
   const fsdp1_flat_param *flat = group->user;
+  fresh = fresh && ordo_job_has_data(self->job);
   if (fresh)
     clear_gaps(self, flat, group->full_grad);
   for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {

@@ -50,7 +50,7 @@ static ordo_status report(const fsdp2 *self, uint32_t index, const float *grad, 
 {
   const ordo_job *job = self->job;
   ordo_leaf *leaf = job->model->leaves[index];
-  if (held && leaf->grad != grad && leaf->numel > 0)
+  if (held && leaf->grad != grad && leaf->numel > 0 && ordo_job_has_data(job))
     memcpy(leaf->grad, grad, (size_t)leaf->numel * sizeof *grad);
   ordo_status status = job->mark_grad(job->ctx, leaf, held ? ORDO_GRAD_HELD : ORDO_GRAD_NONE);
   return status == ORDO_OK ? job->mark_reduced(job->ctx, leaf, divided_by) : status;

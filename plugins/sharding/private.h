@@ -75,9 +75,9 @@ struct sharding {
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  int reduction_adds;         /* it goes to spare_shard and is added */
-  uint16_t *low_result;       /* a 16-bit reduction arrives here */
-  const float *sum;           /* the sum of a whole group arrives here, if it is not scattered */
+  int reduction_adds;   /* it goes to spare_shard and is added */
+  uint16_t *low_result; /* a 16-bit reduction arrives here */
+  const float *sum;     /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;
@@ -85,6 +85,12 @@ struct sharding {
   int last; /* the last micro-batch of the step */
   int ran;  /* a unit ran forward since the last end of a pass */
 };
+
+/* How many of `n` elements of a tensor may be touched: none in a dry run (job.h). */
+ORDO_INLINE int64_t sharding_touchable(const sharding *s, int64_t n)
+{
+  return ordo_job_has_data(s->job) ? n : 0;
+}
 
 /* groups.c */
 void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);

@@ -45,10 +45,10 @@ static ordo_status run(const tp *self, const ordo_comm *comm, uint32_t kind, uin
   return ordo_comm_run(comm, &c);
 }
 
-static void move(const ordo_activation *a, const char *from)
+static void move(const tp *self, const ordo_activation *a, const char *from)
 {
   size_t bytes = (size_t)(a->out_rows * a->out_columns) * ordo_dtype_size(a->dtype);
-  if (a->out != (const void *)from)
+  if (a->out != (const void *)from && ordo_job_has_data(self->job))
     memmove(a->out, from, bytes);
 }
 
@@ -57,7 +57,7 @@ static ordo_status gather(const tp *self, const ordo_activation *a, const char *
 {
   if (a->rows != a->out_rows)
     return run(self, self->job->axis->comm, ORDO_ALL_GATHER, ORDO_SUM, a->data, a->out, a->rows * a->columns, a->dtype, label);
-  move(a, a->data);
+  move(self, a, a->data);
   return ORDO_OK;
 }
 
@@ -69,7 +69,7 @@ static ordo_status reduce(const tp *self, const ordo_activation *a, int is_split
   int64_t count = a->out_rows * a->columns;
   if (is_split)
     return run(self, comm, scatters ? ORDO_REDUCE_SCATTER : ORDO_ALL_REDUCE, ORDO_SUM, a->data, a->out, count, a->dtype, label);
-  move(a, (const char *)a->data + (scatters ? (size_t)(self->rank * count) * ordo_dtype_size(a->dtype) : 0));
+  move(self, a, (const char *)a->data + (scatters ? (size_t)(self->rank * count) * ordo_dtype_size(a->dtype) : 0));
   return ORDO_OK;
 }
 
@@ -77,8 +77,9 @@ static ordo_status reduce(const tp *self, const ordo_activation *a, int is_split
 static ordo_status whole_rows(const tp *self, const ordo_activation *a)
 {
   size_t element = ordo_dtype_size(a->dtype), first = (size_t)self->splits[a->param->index].begin;
-  memset(a->out, 0, (size_t)(a->out_rows * a->out_columns) * element);
-  for (int64_t r = 0; r < a->rows; r++)
+  if (ordo_job_has_data(self->job))
+    memset(a->out, 0, (size_t)(a->out_rows * a->out_columns) * element);
+  for (int64_t r = 0; r < a->rows && ordo_job_has_data(self->job); r++)
     memcpy((char *)a->out + ((size_t)(r * a->out_columns) + first) * element, (const char *)a->data + (size_t)(r * a->columns) * element,
            (size_t)a->columns * element);
   return run(self, self->job->axis->comm, ORDO_ALL_REDUCE, ORDO_SUM, a->out, a->out, a->out_rows * a->out_columns, a->dtype, "tp logits");

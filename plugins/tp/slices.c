@@ -50,7 +50,8 @@ static ordo_status slice_leaf(tp *self, const ordo_leaf *leaf, const tp_split *s
     if (spec->data == NULL)
       return sharding_fail(job, ORDO_E_NOMEM, "use more ranks or a smaller model", "no memory for this rank's part of '%s'", leaf->name);
     self->storage[self->n_storage++] = spec->data;
-    copy_slice(chunk, split, element, leaf->data, spec->data);
+    if (ordo_job_has_data(job))
+      copy_slice(chunk, split, element, leaf->data, spec->data);
   }
   chunk->offset[split->dim] += split->begin;
   chunk->extent[split->dim] = split->end - split->begin;

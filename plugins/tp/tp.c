@@ -28,7 +28,8 @@ ORDO_MANIFEST("id=tp\n"
               "mesh_axis=model\n"
               "alias=tp_sequence:sequence_parallel=true\n"
               "option=sequence_parallel|bool|false||norms and residuals are computed on a part of the tokens by each rank\n"
-              "option=plan|string|||file of lines `PATTERN = column, row, vocab or replicate` that override the model's hints\n");
+              "option=plan|string|||file of lines `PATTERN = column, row, vocab or replicate` that override the model's hints\n"
+              "dry_run=yes\n");
 
 static void *allocate(const ordo_job *job, uint64_t count, size_t size)
 {
@@ -78,26 +79,6 @@ static ordo_status validate(void *instance)
   return tp_layout(instance);
 }
 
-/* Weights and gradients of this rank's parts, whole where they are replicated. */
-static ordo_status estimate(void *instance, ordo_estimate *result)
-{
-  tp *self = instance;
-  const ordo_model *model = self->job->model;
-  ordo_status status = tp_layout(self);
-  for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++) {
-    const ordo_leaf *leaf = model->leaves[i];
-    const ordo_param *param = leaf->params[0];
-    const tp_split *split = &self->splits[param->index];
-    int64_t numel = param->numel;
-    if (split->kind != ORDO_TP_REPLICATE)
-      numel = numel / param->shape[split->dim] * (split->end - split->begin);
-    result->bytes[ORDO_MEM_WEIGHTS] += numel * (int64_t)ordo_dtype_size(leaf->dtype);
-    if (leaf->flags & ORDO_PARAM_REQUIRES_GRAD)
-      result->bytes[ORDO_MEM_GRADIENTS] += numel * (int64_t)ordo_dtype_size(leaf->grad_dtype);
-  }
-  return status;
-}
-
 static ordo_status partition(void *instance)
 {
   return tp_partition(instance);
@@ -131,7 +112,6 @@ static const ordo_strategy strategy = {
     .create = create,
     .validate = validate,
     .destroy = destroy,
-    .estimate = estimate,
     .partition = partition,
     .undo = undo,
     .activation = activation,

@@ -93,6 +93,8 @@ static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_opt
   ordo_status status = ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
   if (status == ORDO_OK)
     ordo_leaf_optimizer_observe(optimizer, optimizer_steps, embed);
+  if (status == ORDO_OK && embed->options.dry)
+    ordo_leaf_optimizer_set_dry(optimizer);
   return status;
 }
 
@@ -245,6 +247,10 @@ static ordo_status create_llama(ordo_embed *embed)
     return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-TRAIN-MODEL", "the model cannot be made", embed->options.weights->origin,
                      reason, "check the sizes in [model]");
   llama_set_hooks(embed->llama, &hooks);
+  if (embed->options.dry) {
+    llama_set_dry(embed->llama);
+    return ORDO_OK;
+  }
   ordo_status status = check_memory(embed);
   if (status != ORDO_OK)
     return status;
@@ -271,7 +277,8 @@ static ordo_status create_session(ordo_embed *embed)
                                   .seed = o->seed,
                                   .max_grad_norm = o->max_grad_norm,
                                   .ordered = o->ordered,
-                                  .drift_interval = o->drift_interval};
+                                  .drift_interval = o->drift_interval,
+                                  .dry_run = o->dry ? 1 : 0};
   ordo_status status = ordo_session_create(o->context, o->plan, &embedder, &options, &embed->session);
   return status == ORDO_OK ? ordo_session_setup(embed->session) : status;
 }

@@ -23,7 +23,7 @@ static ordo_status empty_param(ordo_embed *embed, const ordo_param *param)
   int64_t numel = 1;
   for (uint32_t d = 0; d < param->ndim; d++)
     numel *= param->local_shape[d];
-  if (param->grad && !ordo_session_grad_adds(embed->session, 0, param->index))
+  if (param->grad && !embed->options.dry && !ordo_session_grad_adds(embed->session, 0, param->index))
     memset(param->grad, 0, (size_t)numel * ordo_dtype_size(param->grad_dtype));
   return ordo_session_grad_ready(embed->session, 0, param->index);
 }
@@ -112,7 +112,9 @@ ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t fi
   int64_t T = embed->options.seq_len, counted = 0;
   double sums[2] = {0.0, stop ? 1.0 : 0.0};
   int64_t moved_before = payload(embed);
-  for (int64_t s = 0; s < part->count; s++)
+  if (!data)
+    counted = part->count * T;
+  for (int64_t s = 0; data && s < part->count; s++)
     counted += ordo_data_sample(data, first + part->first + s, embed->ids + s * T, embed->targets + s * T);
   ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", ORDO_EDGE_BEGIN);
   ordo_status status = ordo_embed_check_data(embed);

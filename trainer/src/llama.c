@@ -101,6 +101,11 @@ int64_t llama_work_bytes(const struct llama *model)
   return model->work.bytes;
 }
 
+void llama_set_dry(struct llama *model)
+{
+  model->dry = 1;
+}
+
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks)
 {
   model->hooks = hooks != NULL ? *hooks : (struct llama_hooks){0};

@@ -161,6 +161,9 @@ struct kernels;
 void llama_set_kernels(struct llama *model, const struct kernels *kernels);
 /* Bytes of work space that 16-bit storage and products took beside activations; 0 if all is fp32. since 0.1 */
 int64_t llama_work_bytes(const struct llama *model);
+/* From now on passes compute nothing and read and write no weight, gradient or activation; `memory` may hand out addresses without
+ * memory. Hooks are called as ever: such a pass is over the real shape for hooks, and over no row for kernels. since 0.1 */
+void llama_set_dry(struct llama *model);
 /* Copied; null removes all hooks. since 0.1 */
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks);
 

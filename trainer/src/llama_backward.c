@@ -121,7 +121,7 @@ static int stream_gradient(struct llama *model, uint32_t point, uint32_t unit, u
     return LLAMA_OK;
   *gradient = pass->branch;
   if (pass->held < pass->part) /* rows that are no tokens */
-    memset(room->dx + pass->held * hidden, 0, (size_t)((pass->part - pass->held) * hidden) * sizeof *room->dx);
+    memset(room->dx + pass->held * hidden, 0, (size_t)llama_busy(model, (pass->part - pass->held) * hidden) * sizeof *room->dx);
   return llama_offer(model, &a);
 }
 
@@ -129,7 +129,7 @@ static int stream_gradient(struct llama *model, uint32_t point, uint32_t unit, u
 static int branch_output_gradient(struct llama *model, uint32_t unit, uint32_t nth, struct operand *gradient)
 {
   struct llama_room *room = &model->room;
-  int64_t n = model->kept_batch * model->kept_seq * model->config.hidden;
+  int64_t n = llama_busy(model, model->kept_batch * model->kept_seq * model->config.hidden);
   const float *dout = room->dx;
   int status = stream_gradient(model, LLAMA_POINT_ROW_OUTPUT, unit, nth, &dout);
   if (status != LLAMA_OK)
@@ -183,7 +183,7 @@ static void attend_backward(struct llama *model, const struct llama_sizes *sizes
   struct llama_room *room = &model->room;
   struct attention shape = {model->kernels,       sizes->heads,         sizes->kv_heads, model->config.head_dim, model->kept_seq, 0,
                             model->policy.matmul, model->policy.softmax};
-  for (int64_t n = 0; n < model->kept_batch; n++) {
+  for (int64_t n = 0; n < llama_busy(model, model->kept_batch); n++) {
     int64_t q = n * model->kept_seq * sizes->q_size;
     int64_t kv = n * model->kept_seq * sizes->kv_size;
     attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * sizes->heads, dattn + q,
@@ -290,7 +290,7 @@ static int head_backward(struct llama *model, float factor)
   if (status != LLAMA_OK)
     return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < llama_busy(model, rows); first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
     struct gradient gradient = {model->grad[param], model->grad_dtype[param], first == 0 ? beta : 1.0f};
     status = head_rows_backward(model, first, chunk, factor, gradient);
@@ -301,7 +301,7 @@ static int head_backward(struct llama *model, float factor)
     status = llama_scatter(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 1, room->pass.branch, NULL);
   if (status != LLAMA_OK)
     return status;
-  memset(room->dx, 0, (size_t)(room->pass.part * model->config.hidden) * sizeof *room->dx);
+  memset(room->dx, 0, (size_t)llama_busy(model, room->pass.part * model->config.hidden) * sizeof *room->dx);
   status = norm_gradient(model, unit, HEAD_NORM, x, room->final_inv);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, unit);
 }

@@ -54,7 +54,7 @@ static void attend(const struct llama *model, const struct llama_sizes *sizes, c
 {
   struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads,      model->config.head_dim,
                             pass->seq,      pass->first,  model->policy.matmul, model->policy.softmax};
-  for (int64_t n = 0; n < pass->batch; n++) {
+  for (int64_t n = 0; n < llama_busy(model, pass->batch); n++) {
     int64_t row = n * pass->seq;
     /* Keys and values before `first` lie in front of the buffers (decoding). */
     const float *k = b->k + (row - pass->first) * sizes->kv_size;
@@ -67,7 +67,7 @@ static void attend(const struct llama *model, const struct llama_sizes *sizes, c
 static int attention_branch(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
   const struct llama_sizes *sizes = llama_sizes_of(model, unit);
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
   llama_norm_forward(model, unit, BLOCK_INPUT_NORM, pass->held, b->x, pass->norm + pass->part_first * hidden, b->inv_in);
   int status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 0, pass->norm);
@@ -89,7 +89,7 @@ static int attention_branch(struct llama *model, uint32_t unit, const struct lla
 /* Everything of a block that its backward reads: both norms, attention, gate and up. */
 static int block_inner(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
   int64_t inter = llama_sizes_of(model, unit)->inter;
   int status = attention_branch(model, unit, pass, b);
@@ -109,7 +109,7 @@ static int block_inner(struct llama *model, uint32_t unit, const struct llama_pa
 /* From gate and up to the block's output. */
 static int block_outer(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
   int64_t inter = llama_sizes_of(model, unit)->inter;
   llama_swiglu_forward(model, rows * inter, b->gate, b->up, b->act);
@@ -159,7 +159,7 @@ int llama_whole_logits(struct llama *model, int64_t rows, float *local, float *w
                                      .out = whole};
   if (llama_wants(model, a.point, a.param, 0))
     return llama_offer(model, &a);
-  memcpy(whole, local, (size_t)(rows * model->layout.vocab) * sizeof *whole);
+  memcpy(whole, local, (size_t)llama_busy(model, rows * model->layout.vocab) * sizeof *whole);
   return LLAMA_OK;
 }
 
@@ -169,7 +169,7 @@ static int loss_over_parts(struct llama *model, int64_t rows, const int32_t *tar
   struct llama_room *room = &model->room;
   struct loss_part part = {.vocab_first = model->layout.vocab_first,
                            .vocab = model->layout.vocab,
-                           .rows = rows,
+                           .rows = llama_busy(model, rows),
                            .logits = room->logits,
                            .targets = targets,
                            .own_max = room->shares,
@@ -214,7 +214,8 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
     return status;
   if (room->shares != NULL)
     return loss_over_parts(model, rows, args->targets + first, room->sums + first, nll, totals);
-  loss_forward(model->kernels, rows, model->layout.vocab, room->logits, args->targets + first, room->sums + first, nll, totals);
+  loss_forward(model->kernels, llama_busy(model, rows), model->layout.vocab, room->logits, args->targets + first, room->sums + first, nll,
+               totals);
   return LLAMA_OK;
 }
 
@@ -279,8 +280,8 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
     status = head_forward(model, args);
   if (status != LLAMA_OK || !args->keep)
     return status;
-  memcpy(room->ids, args->ids, (size_t)rows * sizeof *room->ids);
-  memcpy(room->targets, args->targets, (size_t)rows * sizeof *room->targets);
+  memcpy(room->ids, args->ids, (size_t)llama_busy(model, rows) * sizeof *room->ids);
+  memcpy(room->targets, args->targets, (size_t)llama_busy(model, rows) * sizeof *room->targets);
   model->kept_batch = args->batch;
   model->kept_seq = args->seq;
   return LLAMA_OK;

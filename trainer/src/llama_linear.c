@@ -76,6 +76,8 @@ static void forward_rows(struct llama *model, struct linear linear, int64_t firs
 void llama_linear_forward(struct llama *model, struct linear linear, int64_t rows, struct operand x, float *y)
 {
   uint32_t param = param_of(model, linear);
+  if (model->dry)
+    return;
   if (is_direct(model, param)) {
     linear_forward(rows, linear.in, linear.out, x.x, model->data[param], y);
     return;
@@ -99,6 +101,8 @@ static void input_rows(struct llama *model, struct linear linear, int64_t first,
 void llama_linear_backward_input(struct llama *model, struct linear linear, int64_t rows, struct operand dy, float beta, float *dx)
 {
   uint32_t param = param_of(model, linear);
+  if (model->dry)
+    return;
   if (is_direct(model, param)) {
     linear_backward_input(rows, linear.in, linear.out, dy.x, model->data[param], beta, dx);
     return;
@@ -122,7 +126,7 @@ void llama_linear_backward_weight(struct llama *model, struct linear linear, int
                                   struct gradient gradient)
 {
   ordo_dtype dtype = gradient.dtype;
-  if (gradient.data == NULL)
+  if (gradient.data == NULL || model->dry)
     return;
   if (dtype == ORDO_F32) {
     weight_gradient_rows(model, linear, 0, linear.out, rows, dy, x, gradient.beta, gradient.data);
@@ -143,6 +147,7 @@ void llama_gradient_take(struct llama *model, uint32_t param, float beta, int64_
 {
   const struct kernels *kernels = model->kernels;
   ordo_dtype dtype = model->grad_dtype[param];
+  n = llama_busy(model, n);
   if (dtype == ORDO_F32 && beta != 0.0f) {
     kernels->add((size_t)n, model->grad[param], x, model->grad[param]);
     return;

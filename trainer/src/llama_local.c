@@ -271,6 +271,6 @@ int llama_scatter(struct llama *model, const struct llama_pass *pass, uint32_t p
                                      .out = part != NULL ? part : full + pass->part_first * hidden};
   if (!llama_wants(model, point, a.param, backward))
     return LLAMA_OK;
-  memset(full + tokens * hidden, 0, (size_t)((a.rows - tokens) * hidden) * sizeof *full);
+  memset(full + tokens * hidden, 0, (size_t)llama_busy(model, (a.rows - tokens) * hidden) * sizeof *full);
   return llama_offer(model, &a);
 }

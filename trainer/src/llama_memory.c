@@ -223,7 +223,8 @@ int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, in
   struct carver carver = {.base = room.memory};
   carve_room(&carver, &model->layout, &room);
   float *cosine = room.memory; /* the tables are the first piece */
-  llama_rope_tables(config, seq, cosine, cosine + seq * (config->head_dim / 2));
+  if (!model->dry)
+    llama_rope_tables(config, seq, cosine, cosine + seq * (config->head_dim / 2));
   model->room = room;
   return llama_work_reserve(model, batch * seq, room.logits_rows, train);
 }

@@ -157,8 +157,15 @@ struct llama {
   struct llama_room room;
   int64_t kept_batch; /* shape of the forward that backward belongs to; 0: none */
   int64_t kept_seq;
+  int dry; /* passes compute nothing: see llama_set_dry */
   char error[256];
 };
+
+/* Of `n` rows or elements those that are computed, read or written: none in a dry pass, in which hooks alone are called. */
+static inline int64_t llama_busy(const struct llama *model, int64_t n)
+{
+  return model->dry ? 0 : n;
+}
 
 /* Records the text and returns status. */
 int llama_fail(struct llama *model, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));

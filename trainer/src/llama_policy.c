@@ -134,13 +134,13 @@ int llama_work_reserve(struct llama *model, int64_t tokens, int64_t logits_rows,
 
 void llama_round(const struct llama *model, ordo_dtype dtype, int64_t n, float *x)
 {
-  kernels_round(model->kernels, dtype, (size_t)n, x);
+  kernels_round(model->kernels, dtype, (size_t)llama_busy(model, n), x);
 }
 
 struct operand llama_operand(struct llama *model, enum operand_slot slot, int64_t n, const float *x)
 {
   struct operand operand = {x, NULL};
-  if (model->gemm == NULL || model->policy.matmul != ORDO_BF16 || n > model->work.slot_numel[slot])
+  if (model->gemm == NULL || model->dry || model->policy.matmul != ORDO_BF16 || n > model->work.slot_numel[slot])
     return operand;
   model->kernels->bf16_from_f32((size_t)n, x, model->work.slots[slot]);
   operand.low = model->work.slots[slot];

@@ -14,7 +14,7 @@
 static const float *norm_weight(const struct llama *model, uint32_t unit, uint32_t nth)
 {
   uint32_t param = model->units[unit].first_param + nth;
-  if (model->dtype[param] == ORDO_F32)
+  if (model->dtype[param] == ORDO_F32 || model->dry)
     return model->data[param];
   kernels_widen(model->kernels, model->dtype[param], (size_t)model->config.hidden, model->data[param], model->work.weight);
   return model->work.weight;
@@ -46,7 +46,7 @@ void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_
 {
   const float *weight = norm_weight(model, unit, nth);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step) {
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step) {
     int64_t n = smaller(step, rows - r);
     model->kernels->rms_forward((size_t)n, (size_t)hidden, x + r * hidden, weight, (float)model->config.rms_eps, y + r * hidden, inv + r);
     round_norm(model, n, y + r * hidden);
@@ -74,7 +74,7 @@ void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, in
 {
   const float *weight = norm_weight(model, unit, nth);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step)
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step)
     add_norm_rows(model, weight, smaller(step, rows - r), x + r * hidden, delta + r * hidden, sum + r * hidden, y + r * hidden, inv + r);
 }
 
@@ -82,7 +82,7 @@ void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t 
 {
   const float *weight = norm_weight(model, unit, nth);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step) {
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step) {
     int64_t n = smaller(step, rows - r);
     model->kernels->rms_apply((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, y + r * hidden);
     round_norm(model, n, y + r * hidden);
@@ -95,6 +95,8 @@ void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64
   const float *weight = norm_weight(model, unit, nth);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
   float *grad = gradient.dtype == ORDO_F32 || gradient.data == NULL ? gradient.data : model->work.vector;
+  if (model->dry)
+    return;
   if (grad != NULL && gradient.beta == 0.0f)
     memset(grad, 0, (size_t)hidden * sizeof *grad);
   else if (grad != NULL && gradient.dtype != ORDO_F32)
@@ -111,7 +113,7 @@ void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64
 void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum)
 {
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step) {
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step) {
     int64_t n = smaller(step, rows - r) * hidden;
     llama_round(model, model->policy.matmul, n, delta + r * hidden);
     model->kernels->add((size_t)n, x + r * hidden, delta + r * hidden, sum + r * hidden);
@@ -122,7 +124,7 @@ void llama_residual(struct llama *model, int64_t rows, const float *x, float *de
 void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t heads, float sign, float *x)
 {
   int64_t half = model->config.head_dim / 2, columns = heads * half * 2;
-  for (int64_t row = 0; row < pass->batch * pass->seq; row++, x += columns) {
+  for (int64_t row = 0; row < llama_busy(model, pass->batch * pass->seq); row++, x += columns) {
     int64_t position = pass->first + row % pass->seq;
     llama_round(model, model->policy.matmul, columns, x);
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, sign, x);
@@ -135,7 +137,7 @@ void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t he
 void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up, float *act)
 {
   int64_t step = rows_at_once(model, n, 1);
-  for (int64_t i = 0; i < n; i += step) {
+  for (int64_t i = 0; i < llama_busy(model, n); i += step) {
     int64_t part = smaller(step, n - i);
     llama_round(model, model->policy.matmul, part, gate + i);
     llama_round(model, model->policy.matmul, part, up + i);
@@ -148,7 +150,7 @@ void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up
 void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *up, float *grad)
 {
   int64_t step = rows_at_once(model, n, 1);
-  for (int64_t i = 0; i < n; i += step) {
+  for (int64_t i = 0; i < llama_busy(model, n); i += step) {
     int64_t part = smaller(step, n - i);
     llama_round(model, model->policy.matmul, part, grad + i);
     model->kernels->swiglu_backward((size_t)part, gate + i, up + i, grad + i);
@@ -176,7 +178,7 @@ static int64_t row_of(const struct llama *model, int32_t id)
 void llama_embedding_forward(struct llama *model, int64_t rows, const int32_t *ids, float *x)
 {
   int64_t hidden = model->config.hidden;
-  for (int64_t r = 0; r < rows; r++) {
+  for (int64_t r = 0; r < llama_busy(model, rows); r++) {
     int64_t row = row_of(model, ids[r]);
     if (row < 0)
       memset(x + r * hidden, 0, (size_t)hidden * sizeof *x);
@@ -220,7 +222,7 @@ void llama_embedding_backward(struct llama *model, int64_t rows, const int32_t *
 {
   size_t hidden = (size_t)model->config.hidden;
   float *grad = model->grad[0];
-  if (grad == NULL)
+  if (grad == NULL || model->dry)
     return;
   if (beta == 0.0f)
     memset(grad, 0, (size_t)model->layout.embed_rows * hidden * ordo_dtype_size(model->grad_dtype[0]));

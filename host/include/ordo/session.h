@@ -91,9 +91,9 @@ typedef struct ordo_session_options {
   uint32_t ordered;        /* 1: reproducible reductions and norm, independent of the strategy */
   uint32_t drift_interval; /* compare replicas bit by bit every so many steps; 0: never */
   uint32_t no_weight_sync; /* 1: trust the ranks to start equal (tests); weights.sync then only compares */
-  uint32_t reserved;
+  uint32_t dry_run;        /* 1: plan, set-up and steps run, but nothing has storage (job.h); needs `comm` of ordo_comm_fake_create */
 } ordo_session_options;
-ORDO_PIN_LAST(ordo_session_options, reserved);
+ORDO_PIN_LAST(ordo_session_options, dry_run);
 
 typedef struct ordo_step_result {
   size_t struct_size;
@@ -110,6 +110,7 @@ typedef struct ordo_step_result {
 ORDO_PIN_LAST(ordo_step_result, loss_scale);
 
 /* Loads the plan's plugins, checks note against entry, makes instances. Errors: CONFLICT (the plan is not legal), REFUSED, INVALID,
+ * UNSUPPORTED (dry_run, and a plugin does not declare it),
  * MISMATCH (another rank has another plan; the rank is named). The caller owns *session; context and plan must outlive it. [main] since 0.1
  */
 ORDO_EXPORT ordo_status ordo_session_create(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,

@@ -126,7 +126,8 @@ static void add_model(ordo_model_state *model, GArray *groups, gboolean ordered)
     if (!(record->leaf.flags & ORDO_PARAM_REQUIRES_GRAD))
       continue;
     group = find_group(groups, shard_mask(model->session->mesh, &record->leaf)); /* also without a gradient: ranks need the same groups */
-    if (record->leaf.grad_state == ORDO_GRAD_HELD && ordo_norm_side(record)->grad && counts(model->session->mesh, &record->leaf))
+    if (record->leaf.grad_state == ORDO_GRAD_HELD && ordo_norm_side(record)->grad && counts(model->session->mesh, &record->leaf) &&
+        !model->session->space)
       add_leaf(ordo_norm_side(record), &group->sum, ordered ? &group->exact : NULL);
   }
 }
@@ -196,7 +197,8 @@ ordo_status ordo_norm_compute(ordo_session *session, double *norm)
       status = reduce_axis(session, a, groups);
   if (status != ORDO_OK)
     return status;
-  *norm = sqrt(total(groups, session->options.ordered != 0));
+  *norm =
+      session->space ? 1.0 : sqrt(total(groups, session->options.ordered != 0)); /* dry: some gradient, so that what follows one follows */
   /* On a model axis or on two axes replicas sum their own copies, which may differ in the last bit (tp: independent kernels). One value for
    * all, or the clip coefficient would pull replicas apart. NaN does not survive a maximum everywhere, so it travels as infinity. */
   if (isnan(*norm))
@@ -216,7 +218,7 @@ static uint16_t scale_16(ordo_dtype dtype, uint16_t value, float factor)
 void ordo_norm_scale(ordo_leaf *leaf, double factor)
 {
   float f = (float)factor;
-  if (factor == 1.0 || !leaf->grad)
+  if (factor == 1.0 || !leaf->grad || ((const ordo_leaf_record *)leaf)->model->session->space)
     return;
   if (leaf->grad_dtype == ORDO_F32)
     for (int64_t i = 0; i < leaf->numel; i++)

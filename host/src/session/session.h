@@ -181,6 +181,7 @@ struct ordo_session {
   guint32 summing_axes;     /* bit per axis: its ranks are in mesh->data */
   ordo_account *account;
   const ordo_mesh *mesh; /* the same with counted memory: what everybody uses */
+  ordo_space *space;     /* of a dry run: tensors have addresses and no storage; else null */
   ordo_memory *memory;
   GPtrArray *plugins;   /* ordo_plugin_use */
   GPtrArray *instances; /* ordo_instance, in order of creation */
@@ -327,6 +328,8 @@ void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t t
 ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes);
 
 /* plugins.c */
+/* In a dry run: every plugin of the plan must declare that it can. */
+ordo_status ordo_plugins_check_dry(ordo_session *session);
 ordo_status ordo_plugins_load(ordo_session *session);
 ordo_status ordo_plugins_probe(ordo_session *session);
 ordo_plugin_use *ordo_plugins_open(ordo_session *session, const ordo_found *found, uint32_t kind);

@@ -159,6 +159,8 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   add_comm_seconds(session, &session->busy_before, &session->wait_before);
   session->where = "step_begin";
   status = ordo_session_sum(session, &sum, 1);
+  if (session->space && status == ORDO_OK && sum == 0.0)
+    sum = 1.0; /* of ranks that do not exist; a step in which no rank has any is not what is estimated */
   if (status == ORDO_OK)
     status = check_weight(session, weight, sum);
   if (status != ORDO_OK)

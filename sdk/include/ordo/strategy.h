@@ -63,7 +63,7 @@ typedef struct ordo_unit_override {
 } ordo_unit_override;
 ORDO_PIN_LAST(ordo_unit_override, backward);
 
-/* What a strategy would need, for plans of jobs that are not run. Bytes on this rank. */
+/* Not asked for by this host: an estimate runs the plugin itself, dry (job.h). Kept for the layout. */
 typedef struct ordo_estimate {
   size_t struct_size;
   int64_t bytes[6]; /* by ORDO_MEM_ tag, peak */
@@ -86,7 +86,7 @@ typedef struct ordo_strategy {
   ordo_status (*setup_environment)(void *self);
   /* Frees the instance and all storage it gave to leaves and params. Required. [main] since 0.1 */
   void (*destroy)(void *self);
-  /* Fills an estimate from the description alone; no storage is touched. [main] since 0.1 */
+  /* Not called by this host; leave it null. A job that is not run is estimated by a dry run (job.h). [main] since 0.1 */
   ordo_status (*estimate)(void *self, ordo_estimate *estimate);
 
   /* Set-up steps of the plan (step.h) */

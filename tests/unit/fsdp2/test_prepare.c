@@ -309,20 +309,6 @@ static void what_is_sharded_is_not_sharded_again(void **state)
   assert_int_equal(j.live, 0);
 }
 
-static void estimates_follow_the_formula(void **state)
-{
-  small_job j;
-  ordo_estimate e = {.struct_size = sizeof e};
-  (void)state;
-  start(&j, 3, 0, STORIES, N_STORIES);
-  void *self = create(&j);
-  assert_int_equal(table()->estimate(self, &e), ORDO_OK);
-  assert_int_equal(e.calls_per_step, 3 + 2); /* one block: gathers of root, block, block again; two reductions */
-  assert_int_equal(e.payload_per_step, 131592 + 2 * 185712 + 131592 + 185712);
-  table()->destroy(self);
-  assert_int_equal(j.live, 0);
-}
-
 static float *slot_of(void *ctx, const ordo_leaf *leaf, uint32_t slot)
 {
   (void)leaf;
@@ -426,7 +412,6 @@ int main(void)
       cmocka_unit_test(both_halves_or_neither),
       cmocka_unit_test(an_evaluation_has_no_optimizer),
       cmocka_unit_test(what_is_sharded_is_not_sharded_again),
-      cmocka_unit_test(estimates_follow_the_formula),
       cmocka_unit_test(chunks_come_out_and_go_in),
       cmocka_unit_test(rows_of_a_slice_are_rectangles),
   };
