@@ -91,11 +91,6 @@ void llama_bind_as(struct llama *model, uint32_t param, ordo_dtype dtype, void *
   model->grad[param] = grad;
 }
 
-void llama_set_dry(struct llama *model)
-{
-  model->dry = 1;
-}
-
 void llama_set_kernels(struct llama *model, const struct kernels *kernels)
 {
   model->kernels = kernels;
@@ -104,6 +99,11 @@ void llama_set_kernels(struct llama *model, const struct kernels *kernels)
 int64_t llama_work_bytes(const struct llama *model)
 {
   return model->work.bytes;
+}
+
+void llama_set_dry(struct llama *model)
+{
+  model->dry = 1;
 }
 
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks)

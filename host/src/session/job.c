@@ -290,6 +290,6 @@ void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
                              .count_memory = job_count_memory,
                              .set_allocator = job_set_allocator,
                              .axis_part = job_axis_part,
-                             .dry_run = session->space ? 1 : 0,
-                             .convert_param = job_convert_param};
+                             .convert_param = job_convert_param,
+                             .dry_run = session->space ? 1 : 0};
 }

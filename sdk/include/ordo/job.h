@@ -150,13 +150,6 @@ typedef struct ordo_job {
   /* The communicator of `size` consecutive ranks of the instance's axis (coordinates k * size .. k * size + size - 1), owned by the host.
    * Collective over the mesh. Errors: INVALID (size does not divide the axis), those of start. [main] since 0.1 */
   ordo_status (*axis_part)(void *ctx, int32_t size, const ordo_comm **part);
-  /* 1: a dry run. Everything is called as in a real one, and counted, but tensors have no storage: memory of `alloc` under any tag but
-   * ORDO_MEM_OTHER, memory of comm->alloc, and what data and grad of params and leaves point at are addresses that must not be read or
-   * written (a fault). They may be given to bind, set_grad, replace_leaves and collectives, and calculated with. Collectives leave them
-   * alone; buffers with storage (votes) are as with peers that contribute nothing. read_weights and allocators of set_allocator are not
-   * used. A plugin that keeps to this says dry_run=yes in its manifest (manifest.h); a job with another is refused. */
-  uint32_t dry_run;
-  uint32_t reserved;
   /* Changes the element types of a param and its gradient to ORDO_F32, ORDO_F16 or ORDO_BF16, with all members of its tie group and
    * their leaf. Data that exists is converted (to nearest even) into storage of the host, and the embedder is told; what does not
    * exist yet will be loaded from fp32 and rounded. Unless ORDO_CONVERT_ADD_LOW is given, the host adds a 16-bit gradient up in fp32
@@ -164,8 +157,15 @@ typedef struct ordo_job {
    * precision.initialize. Errors: STATE (another step), INVALID (type), UNSUPPORTED (the embedder computes fp32 only, or the leaf is
    * sharded), NOMEM, those of the embedder. [main] since 0.1 */
   ordo_status (*convert_param)(void *ctx, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
+  /* 1: a dry run. Everything is called as in a real one, and counted, but tensors have no storage: memory of `alloc` under any tag but
+   * ORDO_MEM_OTHER, memory of comm->alloc, and what data and grad of params and leaves point at are addresses that must not be read or
+   * written (a fault). They may be given to bind, set_grad, replace_leaves and collectives, and calculated with. Collectives leave them
+   * alone; buffers with storage (votes) are as with peers that contribute nothing. read_weights and allocators of set_allocator are not
+   * used. A plugin that keeps to this says dry_run=yes in its manifest (manifest.h); a job with another is refused. */
+  uint32_t dry_run;
+  uint32_t reserved;
 } ordo_job;
-ORDO_PIN_LAST(ordo_job, convert_param);
+ORDO_PIN_LAST(ordo_job, reserved);
 
 /* 1 if tensors may be read and written: everywhere but in a dry run. [any] since 0.1 */
 ORDO_INLINE int ordo_job_has_data(const ordo_job *job)
