@@ -28,17 +28,18 @@ run() { # NAME STRATEGY LIMIT (0: none); leaves the peak in NAME.peak
       --model.intermediate_size 1408 --model.heads 8 --model.vocab_size 512 --train.seq_len 64 --train.batch 2 --steps "$steps" --checkpoint.save false \
       --log.progress none --log.peak false --ranks 2 --strategy "$2" --output "$work/$1" --overwrite >"$work/$1.log" 2>&1) && code=0 || code=$?
   cat "$group/$peak" >"$work/$1.peak" 2>/dev/null || echo 0 >"$work/$1.peak"
+  rmdir "$group" 2>/dev/null || { sleep 1; rmdir "$group"; } # the next strategy makes it again
   return "$code"
 }
 losses() { sed -n 's/.*"loss":\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
 median_step() { sed -n 's/.*"seconds":\([0-9.e-]*\),"tokens.*/\1/p' "$1/metrics.jsonl" | tail -n +3 | sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
 mib() { echo $(($1 / 1048576)); }
 
-failed=0
+failed=0 allowed=$((state * 7 / 10))
+echo "limit: a memory cgroup ($base, $limit) of $(mib $allowed) MiB for both ranks together, mapped files included; the model needs $(mib $state) MiB of weights, gradients and AdamW state"
 for strategy; do
   mkdir -p "$work/cold"
   run free "$strategy" 0 || { cat "$work/free.log"; exit 1; }
-  allowed=$((state * 7 / 10))
   if run tight "$strategy" "$allowed"; then echo "FAIL $strategy: trains in $(mib $allowed) MiB without offload"; failed=1; fi
   if ! run cold "$strategy:offload=disk:$work/cold" "$allowed"; then tail -5 "$work/cold.log"; echo "FAIL $strategy: offload=disk does not train in $(mib $allowed) MiB"; exit 1; fi
   [ "$(losses "$work/free")" = "$(losses "$work/cold")" ] || { echo "FAIL $strategy: offload changes the losses"; failed=1; }

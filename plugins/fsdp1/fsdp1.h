@@ -5,7 +5,7 @@
  *   layout.c  flat parameters of a model: what lies where, and every reason to refuse it
  *   wrap.c    strategy.wrap: leaves of views or of whole flat parameters
  *   events.c  what a training step means for flat parameters: binding, gradients that were not written, the vote on unused parameters
- *   load.c    weights into shards, sync_module_states, chunk export and import
+ *   load.c    weights into shards, sync_module_states
  * When to gather, to release and to reduce is decided in ../sharding, which fsdp2 uses as well.
  */
 #ifndef FSDP1_FSDP1_H
@@ -100,7 +100,5 @@ ordo_status fsdp1_vote(void *self);
 
 /* load.c */
 ordo_status fsdp1_load(fsdp1 *self);
-ordo_status fsdp1_export_chunk(fsdp1 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);
-ordo_status fsdp1_import_chunk(fsdp1 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src);
 
 #endif

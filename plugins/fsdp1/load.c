@@ -1,4 +1,4 @@
-/* load.c - weights into shards, and shards out of them.
+/* load.c - weights into shards.
  *
  * Every rank reads the elements it holds from the source of weights, which by contract gives the same values everywhere, so nothing is
  * communicated. sync_module_states=true does not trust that: rank 0 of the data ranks reads everything, one flat parameter at a time, and
@@ -82,53 +82,4 @@ ordo_status fsdp1_load(fsdp1 *self)
       status = read_leaf(self, leaf);
   }
   return status;
-}
-
-/* ---- chunks of weights and of optimizer state ---- */
-
-static int64_t chunk_numel(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end - chunk->begin;
-  for (uint32_t d = 0; d < chunk->ndim; d++)
-    numel *= chunk->extent[d];
-  return numel;
-}
-
-/* Storage of the leaf for the weight or a slot; null, after an error, if there is none. */
-static float *storage_of(const fsdp1 *self, const ordo_leaf *leaf, int32_t slot)
-{
-  const ordo_job *job = self->job;
-  if (slot < 0)
-    return leaf->master != NULL ? leaf->master->data : leaf->data;
-  const ordo_optimizer *optimizer = job->optimizer(job->ctx);
-  float *state = optimizer != NULL && optimizer->slot != NULL ? optimizer->slot(optimizer->ctx, leaf, (uint32_t)slot) : NULL;
-  if (state == NULL)
-    fsdp1_fail(job, ORDO_E_STATE, "train a step first; optimizers make their state at the first update",
-               "the optimizer has no state number %d for leaf '%s'", slot, leaf->name);
-  return state;
-}
-
-ordo_status fsdp1_export_chunk(fsdp1 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
-{
-  if (chunk_numel(chunk) == 0)
-    return ORDO_OK;
-  const float *storage = storage_of(self, leaf, slot);
-  if (storage == NULL)
-    return ORDO_E_STATE;
-  memcpy(dst, storage + chunk->leaf_offset, (size_t)chunk_numel(chunk) * sizeof *dst);
-  return ORDO_OK;
-}
-
-ordo_status fsdp1_import_chunk(fsdp1 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
-{
-  ordo_status status = sharding_forget(self->sharding);
-  if (status != ORDO_OK || chunk_numel(chunk) == 0)
-    return status;
-  float *storage = storage_of(self, leaf, slot);
-  if (storage == NULL)
-    return ORDO_E_STATE;
-  memcpy(storage + chunk->leaf_offset, src, (size_t)chunk_numel(chunk) * sizeof *src);
-  return ORDO_OK;
 }

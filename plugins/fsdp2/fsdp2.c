@@ -7,6 +7,8 @@
  */
 #include "fsdp2.h"
 
+#include "../sharding/chunks.h"
+
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
 
@@ -169,12 +171,14 @@ static ordo_status activation(void *instance, const ordo_activation *activation)
 
 static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
 {
-  return fsdp2_export_chunk(instance, leaf, chunk, slot, dst);
+  return sharding_move_chunk(((fsdp2 *)instance)->job, leaf, chunk, slot, dst, 1);
 }
 
 static ordo_status import_chunk(void *instance, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
 {
-  return fsdp2_import_chunk(instance, leaf, chunk, slot, src);
+  const fsdp2 *self = instance;
+  ordo_status status = sharding_forget(self->sharding);
+  return status == ORDO_OK ? sharding_move_chunk(self->job, leaf, chunk, slot, (float *)(uintptr_t)src, 0) : status;
 }
 
 static const ordo_state_ops state = {

@@ -6,7 +6,6 @@
  *   joint.c    strategy.prepare_joint: model and optimizer together, all or nothing
  *   events.c   what a training step means for parameters: binding, the vote on unused ones, reports
  *   output.c   output_dtype
- *   state.c    chunks of weights and of optimizer state
  * When to gather, to release and to reduce is decided in ../sharding, which fsdp1 uses as well.
  */
 #ifndef FSDP2_FSDP2_H
@@ -91,9 +90,5 @@ ordo_status fsdp2_vote(void *self);
 ordo_status fsdp2_output(fsdp2 *self, const ordo_activation *activation);
 /* Fails on all ranks if units ran and none was offered the outputs. Collective until one was. */
 ordo_status fsdp2_check_outputs(void *self);
-
-/* state.c */
-ordo_status fsdp2_export_chunk(fsdp2 *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);
-ordo_status fsdp2_import_chunk(fsdp2 *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src);
 
 #endif

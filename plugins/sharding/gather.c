@@ -55,13 +55,15 @@ static ordo_status take_half(sharding *s, sharding_group *group)
   return sharding_fail(s->job, ORDO_E_INTERNAL, "report this as a defect of Ordo", "no 16-bit buffer is free and none is in use");
 }
 
-/* Without pieces in the communicator: the shard packed in front, the gathered ranks behind it. */
+/* Without pieces in the communicator: what is sent packed in front, the gathered ranks behind it; in the type that travels. */
 static void pack_shard(sharding *s, const sharding_group *group, ordo_collective *c)
 {
-  float *at = s->staging_gather;
+  const size_t size = ordo_dtype_size(c->dtype);
+  char *at = (char *)s->staging_gather;
   for (uint32_t i = 0; i < group->n_pieces; i++) {
-    memcpy(at, group->shard + group->pieces[i].shard_offset, (size_t)group->pieces[i].count * sizeof *at);
-    at += group->pieces[i].count;
+    const sharding_piece *p = &group->pieces[i];
+    memcpy(at, (const char *)c->send + (size_t)p->shard_offset * size, (size_t)p->count * size);
+    at += (size_t)p->count * size;
   }
   c->send = s->staging_gather;
   c->recv = at;
@@ -69,14 +71,14 @@ static void pack_shard(sharding *s, const sharding_group *group, ordo_collective
   c->n_pieces = 0;
 }
 
-static void unpack_full(const sharding *s, sharding_group *group)
+static void unpack_full(const sharding *s, sharding_group *group, void *full, size_t size)
 {
-  const float *at = s->staging_gather + group->count;
+  const char *at = (const char *)s->staging_gather + (size_t)group->count * size;
   for (int32_t r = 0; r < s->comm->size; r++)
     for (uint32_t i = 0; i < group->n_pieces; i++) {
       const sharding_piece *p = &group->pieces[i];
-      memcpy(group->full + p->full_offset + r * p->count, at, (size_t)p->count * sizeof *at);
-      at += p->count;
+      memcpy((char *)full + (size_t)(p->full_offset + r * p->count) * size, at, (size_t)p->count * size);
+      at += (size_t)p->count * size;
     }
 }
 
@@ -109,13 +111,8 @@ static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
     c.recv = run->low_gather;
     c.dtype = s->options.param_dtype;
   }
-  if (c.n_pieces > 0 && s->staging_gather != NULL) {
+  if (c.n_pieces > 0 && s->staging_gather != NULL)
     pack_shard(s, group, &c);
-    if (run->low_gather != NULL)
-      sharding_round(s->options.param_dtype, s->staging_gather, group->count);
-    c.dtype = ORDO_F32;
-    run->low_gather = NULL;
-  }
   run->gather_comm = s->comm;
   return s->comm->start(s->comm->ctx, &c, &run->gather);
 }
@@ -154,10 +151,11 @@ ordo_status sharding_finish_gather(sharding *s, sharding_group *group)
   if (run->halves >= 0)
     s->halves_taken[run->halves] = 0;
   run->halves = -1;
+  if (status == ORDO_OK && s->staging_gather != NULL && run->gather_pieces != NULL && run->gather_comm == s->comm)
+    unpack_full(s, group, run->low_gather != NULL ? (void *)run->low_gather : (void *)group->full,
+                run->low_gather != NULL ? sizeof *run->low_gather : sizeof *group->full);
   if (status == ORDO_OK && run->low_gather != NULL)
     sharding_widen(s->options.param_dtype, run->low_gather, group->full_numel, group->full);
-  else if (status == ORDO_OK && s->staging_gather != NULL && run->gather_pieces != NULL && run->gather_comm == s->comm)
-    unpack_full(s, group);
   run->low_gather = NULL;
   return status;
 }

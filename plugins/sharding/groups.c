@@ -169,7 +169,10 @@ static ordo_status add_shards(sharding *s)
     s->grad_shard_block = s->cold != NULL         ? sharding_cold_alloc(s->cold, s->grad_shard_bytes)
                           : s->options.replicated ? sharding_comm_alloc(s, s->sum_comm, s->grad_shard_bytes, ORDO_MEM_GRADIENTS)
                                                   : s->job->alloc(s->job->ctx, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
-  if (s->shard_block == NULL || (grad > 0 && s->grad_shard_block == NULL))
+  const int lacks = s->shard_block == NULL || (grad > 0 && s->grad_shard_block == NULL);
+  if (lacks && s->cold != NULL)
+    return ORDO_E_IO; /* the cold tier has said why */
+  if (lacks)
     return sharding_fail(s->job, ORDO_E_NOMEM, "use more ranks, or offload=disk:DIR",
                          "no memory for shards of %zu bytes and their gradients", s->shard_bytes);
   at = s->shard_block;

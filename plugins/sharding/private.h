@@ -76,7 +76,7 @@ struct sharding {
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
   int reduction_adds;         /* it goes to spare_shard and is added */
-  const uint16_t *low_result; /* a 16-bit reduction arrives here */
+  uint16_t *low_result;       /* a 16-bit reduction arrives here */
   const float *sum;           /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */

@@ -47,17 +47,18 @@ static double before_sum(const sharding *s, double divisor)
   return divisor / ranks * f;
 }
 
-/* Without pieces in the communicator: rank after rank. */
+/* Without pieces in the communicator: rank after rank, in the type that travels. */
 static void pack_gradient(sharding *s, const sharding_group *group, ordo_collective *c)
 {
-  float *at = s->staging_reduce;
+  const size_t size = ordo_dtype_size(c->dtype);
+  char *at = (char *)s->staging_reduce;
   for (int32_t r = 0; r < s->comm->size; r++)
     for (uint32_t i = 0; i < group->n_pieces; i++) {
       const sharding_piece *p = &group->pieces[i];
       if (!p->trainable)
         continue;
-      memcpy(at, group->full_grad + p->full_offset + r * p->count, (size_t)p->count * sizeof *at);
-      at += p->count;
+      memcpy(at, (const char *)c->send + (size_t)(p->full_offset + r * p->count) * size, (size_t)p->count * size);
+      at += (size_t)p->count * size;
     }
   c->send = s->staging_reduce;
   c->recv = at;
@@ -65,14 +66,16 @@ static void pack_gradient(sharding *s, const sharding_group *group, ordo_collect
   c->n_pieces = 0;
 }
 
-static void unpack_gradient(const sharding *s, sharding_group *group, float *to)
+static void unpack_gradient(const sharding *s, const sharding_group *group, void *to, size_t size)
 {
-  const float *at = s->staging_reduce + group->grad_count * s->comm->size;
-  for (uint32_t i = 0; i < group->n_pieces; i++)
-    if (group->pieces[i].trainable) {
-      memcpy(to + group->pieces[i].shard_offset, at, (size_t)group->pieces[i].count * sizeof *at);
-      at += group->pieces[i].count;
-    }
+  const char *at = (const char *)s->staging_reduce + (size_t)(group->grad_count * s->comm->size) * size;
+  for (uint32_t i = 0; i < group->n_pieces; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    if (!p->trainable)
+      continue;
+    memcpy((char *)to + (size_t)p->shard_offset * size, at, (size_t)p->count * size);
+    at += (size_t)p->count * size;
+  }
 }
 
 static ordo_status reserve_spare(sharding *s)
@@ -133,12 +136,10 @@ static ordo_status start_reduction(sharding *s, sharding_group *group)
     return status;
   describe(s, group, &c);
   c.factor = 1.0 / divisor;
-  if (c.n_pieces > 0 && s->staging_reduce != NULL) {
-    pack_gradient(s, group, &c);
-    c.dtype = ORDO_F32;
-  } else if (c.dtype != ORDO_F32) {
+  if (c.dtype != ORDO_F32)
     narrow(s, group, divisor, &c);
-  }
+  if (c.n_pieces > 0 && s->staging_reduce != NULL)
+    pack_gradient(s, group, &c);
   status = s->sum_comm->start(s->sum_comm->ctx, &c, &s->reduction);
   if (status == ORDO_OK)
     s->reducing = group;
@@ -170,11 +171,13 @@ static void take_part(const sharding *s, const sharding_group *group, float *to)
 static void land(sharding *s, sharding_group *group)
 {
   float *to = s->reduction_adds ? s->spare_shard : group->grad_shard;
-  if (sharding_sums_whole(s) && !s->options.replicated)
+  const int whole = sharding_sums_whole(s) && !s->options.replicated;
+  const int low = s->options.reduce_dtype != ORDO_F32;
+  if (whole)
     take_part(s, group, to);
   else if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
-    unpack_gradient(s, group, to);
-  else if (s->options.reduce_dtype != ORDO_F32)
+    unpack_gradient(s, group, low ? s->low_result : (void *)to, low ? sizeof(uint16_t) : sizeof *to);
+  if (low && !whole)
     sharding_widen(s->options.reduce_dtype, s->low_result, group->shard_numel, to);
   if (s->reduction_adds)
     add(group->grad_shard, s->spare_shard, group->shard_numel);

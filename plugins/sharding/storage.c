@@ -166,14 +166,16 @@ static void hold(sharding_pool *pool, slot *s, int held)
     pool->job->count_memory(pool->job->ctx, bytes, ORDO_MEM_WEIGHTS);
 }
 
-/* The smallest free slot that is large enough, those with pages first; a new one at the end of the file otherwise. */
-static ordo_status find_slot(sharding_pool *pool, size_t bytes, int32_t *found)
+/* The smallest free slot of the same kind that is large enough, those with pages first; a new one at the end of the file otherwise. A root
+ * in the slot of a unit would make room for a third unit. */
+static ordo_status find_slot(sharding_pool *pool, const sharding_region *region, int32_t *found)
 {
   const ordo_job *job = pool->job;
+  const size_t bytes = region->mapped;
   *found = -1;
   for (int32_t i = 0; i < pool->n_slots; i++) {
     const slot *s = &pool->slots[i], *best = *found >= 0 ? &pool->slots[*found] : NULL;
-    if (s->taken || s->bytes < bytes || s->bytes > 2 * bytes + HUGE)
+    if (s->taken || s->counted != (region->counted != 0) || s->bytes < bytes || s->bytes > 2 * bytes + HUGE)
       continue;
     if (best == NULL || s->held > best->held || (s->held == best->held && s->bytes < best->bytes))
       *found = i;
@@ -194,18 +196,36 @@ static ordo_status find_slot(sharding_pool *pool, size_t bytes, int32_t *found)
   if (ftruncate(pool->file, pool->end + (off_t)bytes) != 0)
     return no_memory(job, "a slot for gathered parameters", bytes);
   *found = pool->n_slots++;
-  pool->slots[*found] = (slot){.offset = pool->end, .bytes = bytes};
+  pool->slots[*found] = (slot){.offset = pool->end, .bytes = bytes, .counted = region->counted != 0};
   pool->end += (off_t)round_up(bytes, HUGE);
   return ORDO_OK;
+}
+
+static uint32_t counted_with_pages(const sharding_pool *pool)
+{
+  uint32_t n = 0;
+  for (int32_t i = 0; i < pool->n_slots; i++)
+    n += pool->slots[i].held && pool->slots[i].counted;
+  return n;
+}
+
+/* Room for one more unit: free slots that are too small for it give their pages back first. */
+static void make_room(sharding_pool *pool)
+{
+  for (int32_t i = 0; i < pool->n_slots && counted_with_pages(pool) >= pool->keep; i++)
+    if (!pool->slots[i].taken && pool->slots[i].counted)
+      hold(pool, &pool->slots[i], 0);
 }
 
 ordo_status sharding_region_take(sharding_pool *pool, sharding_region *region)
 {
   int32_t index;
-  ordo_status status = region->slot < 0 ? find_slot(pool, region->mapped, &index) : ORDO_OK;
+  ordo_status status = region->slot < 0 ? find_slot(pool, region, &index) : ORDO_OK;
   if (region->slot >= 0 || status != ORDO_OK)
     return status;
   slot *s = &pool->slots[index];
+  if (s->counted && !s->held)
+    make_room(pool);
   if (mmap(region->base, region->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, pool->file, s->offset) == MAP_FAILED)
     return no_memory(pool->job, "the gathered parameters of a group", region->mapped);
   if (region->mapped >= HUGE)
@@ -218,18 +238,9 @@ ordo_status sharding_region_take(sharding_pool *pool, sharding_region *region)
   }
 #endif
   s->taken = 1;
-  s->counted = region->counted != 0;
   region->slot = index;
   hold(pool, s, 1);
   return ORDO_OK;
-}
-
-static uint32_t counted_with_pages(const sharding_pool *pool)
-{
-  uint32_t n = 0;
-  for (int32_t i = 0; i < pool->n_slots; i++)
-    n += pool->slots[i].held && pool->slots[i].counted;
-  return n;
 }
 
 void sharding_region_release(sharding_pool *pool, sharding_region *region)

@@ -67,4 +67,8 @@ for strategy in "$@"; do
     'BEGIN {d = a - b; exit !(a > 0 && d < 1e-7 * a && -d < 1e-7 * a)}' || fail "$strategy: eval says $(cat "$dir/$strategy.eval"), one rank $(cat "$dir/one.eval")"
   echo "ok   $strategy: train, eval, generate; validation loss $(validation "$strategy") (ddp $(validation ddp)), without ordered $(validation "$strategy-fast") (ddp $(validation ddp-fast))"
 done
+
+# One flat parameter for the whole model leaves no unit to wrap; blocks are computed again all the same (accelerate PR #4140).
+train no-units --ranks 2 --strategy "$1:units=none" --train.activation_checkpointing block
+cmp -s "$dir/ddp/model/model.safetensors" "$dir/no-units/model/model.safetensors" || fail "$1:units=none with checkpointing left another model than ddp"
 exit $failed

@@ -190,6 +190,8 @@ static ordo_status plan_rebind(leaf_optimizer *self, const ordo_leaf_map *map, s
   for (size_t i = 0; i < n; i++) {
     int g = group_of(self, map[i].old_leaf);
     gpointer known;
+    if (g < 0 && !(map[i].old_leaf->flags & ORDO_PARAM_REQUIRES_GRAD))
+      continue; /* frozen: it was never here */
     if (g < 0)
       return rebind_error(self, ORDO_E_INVALID, map[i].old_leaf, "the map names an old leaf that the optimizer does not hold");
     if (!g_hash_table_lookup_extended(group_of_new, map[i].new_leaf, NULL, &known)) {
@@ -285,6 +287,22 @@ static float *optimizer_slot(void *ctx, const ordo_leaf *leaf, uint32_t slot)
   return state && slot < slots_in_use(self) ? state->slots[slot] : NULL;
 }
 
+static int64_t optimizer_updates(void *ctx, const ordo_leaf *leaf)
+{
+  const leaf_optimizer *self = ctx;
+  const leaf_state *state = g_hash_table_lookup(self->states, leaf->master ? leaf->master : leaf);
+  return state ? state->steps : 0;
+}
+
+static ordo_status optimizer_restore(void *ctx, ordo_leaf *leaf, int64_t updates)
+{
+  leaf_state *state = state_of(ctx, leaf->master ? leaf->master : leaf);
+  if (!state)
+    return ORDO_E_NOMEM;
+  state->steps = updates;
+  return ORDO_OK;
+}
+
 static void optimizer_destroy(void *ctx)
 {
   leaf_optimizer *self = ctx;
@@ -330,6 +348,8 @@ ordo_status ordo_leaf_optimizer_create(ordo_context *context, ordo_session *sess
   optimizer->slot_name = optimizer_slot_name;
   optimizer->slot = optimizer_slot;
   optimizer->destroy = optimizer_destroy;
+  optimizer->updates = optimizer_updates;
+  optimizer->restore = optimizer_restore;
   return ORDO_OK;
 }
 

@@ -180,6 +180,29 @@ ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32
 ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags);
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
 
+/* State in memory, for checkpoints. `slot` below 0 is the weight (of the fp32 master if there is one), else that state tensor of the
+ * optimizer (n_slots, slot_name). Elements are fp32, packed row-major. Legal between steps, in an evaluation when no unit is open, and in
+ * restore steps.
+ *
+ * Sharded: what this rank holds of a live leaf is leaf->placement->chunks; over all ranks they cover each parameter, and padding lies
+ * outside of all of them. A chunk must lie inside one of them and be of its kind; its leaf_offset is not read. Import makes optimizer state
+ * that does not exist yet (ordo_optimizer.restore). Errors: STALE, INVALID (not held here, no such slot, a frozen leaf has no state),
+ * NOT_FOUND without a record (no update has made the state yet), UNSUPPORTED (not fp32 and no master). Local: no communication. [main]
+ * since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_export_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot,
+                                                  float *dst);
+ORDO_EXPORT ordo_status ordo_session_import_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot,
+                                                  const float *src);
+/* Full: param->numel elements on every rank that passes a dst (null: it only takes part); any strategy, any number of ranks, bit for bit.
+ * Collective. Errors as for a chunk, the same on all ranks (STATE on those where nothing is wrong), those of collectives, NOMEM. [main]
+ * since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_export_param(ordo_session *session, const ordo_param *param, int32_t slot, float *dst);
+/* Every rank takes its part of `src`, which must be the same everywhere. Local. [main] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_import_param(ordo_session *session, const ordo_param *param, int32_t slot, const float *src);
+/* How often the optimizer has updated a parameter, the most of all ranks; and writes it into every leaf that holds it. Errors: UNSUPPORTED
+ * (the optimizer has no `updates` or `restore`), INVALID (frozen). Export is collective. [main] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_export_updates(ordo_session *session, const ordo_param *param, int64_t *updates);
+ORDO_EXPORT ordo_status ordo_session_import_updates(ordo_session *session, const ordo_param *param, int64_t updates);
 /* Changes a setting of the running job: when a model's units are gathered, reduced and released (control.h says what, and when each
  * operation is legal). All ranks alike. Errors: STATE (not now: both states named), INVALID (operation, unit, value), UNSUPPORTED (no
  * strategy of the model knows the operation; they are named), and those of a gather. After one of the first three the session goes on.

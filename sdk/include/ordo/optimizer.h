@@ -61,7 +61,12 @@ typedef struct ordo_optimizer {
   float *(*slot)(void *ctx, const ordo_leaf *leaf, uint32_t slot);
   /* Frees the optimizer and its groups. [main] since 0.1 */
   void (*destroy)(void *ctx);
+  /* How often the leaf was updated (bias correction counts it), 0 for one without state. May be null. [main] since 0.1 */
+  int64_t (*updates)(void *ctx, const ordo_leaf *leaf);
+  /* For resuming: makes the state tensors of a leaf if there are none, zeroed, and says how often it was updated; what the tensors hold is
+   * written into `slot` afterwards. May be null: state can then be imported only once it exists. Errors: NOMEM. [main] since 0.1 */
+  ordo_status (*restore)(void *ctx, ordo_leaf *leaf, int64_t updates);
 } ordo_optimizer;
-ORDO_PIN_LAST(ordo_optimizer, destroy);
+ORDO_PIN_LAST(ordo_optimizer, restore);
 
 #endif

@@ -21,8 +21,9 @@ typedef struct ordo_state_ops {
   ordo_status (*blob_save)(void *self, void *blob, size_t size);
   /* Reads a blob written by `version` of this plugin. Errors: INVALID (damaged), UNSUPPORTED (version). [main] since 0.1 */
   ordo_status (*blob_load)(void *self, const void *blob, size_t size, const char *version);
-  /* Copies the chunk of a leaf's data as fp32, packed row-major; `slot` < 0 is the weight, else an optimizer state slot. [main] since 0.1
-   */
+  /* Copies the chunk of a leaf's data as fp32, packed row-major; `slot` < 0 is the weight, else an optimizer state slot that exists. The
+   * chunk lies inside one chunk of leaf->placement and is of its kind; chunk->leaf_offset is not to be read. Null: the host copies from
+   * leaf->data (or its master) and ordo_optimizer.slot, as the placement says. [main] since 0.1 */
   ordo_status (*export_chunk)(void *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);
   /* The inverse. [main] since 0.1 */
   ordo_status (*import_chunk)(void *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src);

@@ -80,7 +80,11 @@ static ordo_status build(void *ctx, ordo_session *session, uint32_t model, ordo_
         r->storage[p][i] = rig_initial(p, i);
       desc.data = r->storage[p];
     }
-    if (strcmp(unit, SHAPES[p].unit) != 0 && ordo_model_builder_unit(builder, SHAPES[p].unit, "Toy", NULL) != ORDO_OK)
+    if (strcmp(unit, SHAPES[p].unit) != 0 && ordo_model_builder_unit(builder, SHAPES[p].unit,
+                                                                     p == 0   ? "Embedding"
+                                                                     : p == 1 ? "ToyBlock"
+                                                                              : "Head",
+                                                                     NULL) != ORDO_OK)
       return ORDO_E_INTERNAL;
     unit = SHAPES[p].unit;
     if (ordo_model_builder_param(builder, &desc, NULL) != ORDO_OK)
@@ -296,7 +300,7 @@ static double loss_now(const ordo_model *model, int64_t step)
 {
   double loss = 0.0;
   for (int p = 0; p < RIG_PARAMS; p++)
-    for (int64_t i = 0; i < rig_numel(p); i++) {
+    for (int64_t i = 0; model->params[p]->data && i < rig_numel(p); i++) {
       double d = (double)get(model->params[p]->dtype, model->params[p]->data, i) - (double)rig_target(step, 0, 0, p, i);
       loss += 0.5 * d * d;
     }
@@ -339,17 +343,23 @@ ordo_status rig_step(rig *r, ordo_step_result *result)
   return status;
 }
 
+/* Is the param whole on this rank? */
+static int is_whole(const ordo_param *param)
+{
+  return param->leaf && param->data && param->leaf->numel == rig_numel((int)param->index) && param->leaf->n_params <= 2;
+}
+
 float rig_weight(const rig *r, int param, int64_t i)
 {
-  const ordo_leaf *leaf = ordo_session_model(r->session, 0)->params[param]->leaf;
-  leaf = leaf->master ? leaf->master : leaf;
-  return get(leaf->dtype, leaf->data, i);
+  const ordo_param *p = ordo_session_model(r->session, 0)->params[param];
+  const ordo_leaf *leaf = is_whole(p) && p->leaf->master ? p->leaf->master : p->leaf;
+  return is_whole(p) ? get(leaf->dtype, leaf->data, i) : 0.0f;
 }
 
 float rig_stored(const rig *r, int param, int64_t i)
 {
   const ordo_param *p = ordo_session_model(r->session, 0)->params[param];
-  return get(p->dtype, p->data, i);
+  return is_whole(p) ? get(p->dtype, p->data, i) : 0.0f;
 }
 
 int rig_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n)

@@ -64,7 +64,7 @@ ordo_status rig_open(rig *r, const rig_options *options);
 void rig_start(rig *r, const rig_options *options);
 void rig_close(rig *r);
 ordo_status rig_step(rig *r, ordo_step_result *result);
-/* Weight i of a param: the master's if it has one. */
+/* Weight i of a param: the master's if it has one. 0 where another rank has it. */
 float rig_weight(const rig *r, int param, int64_t i);
 /* What the model computes with. */
 float rig_stored(const rig *r, int param, int64_t i);

@@ -75,12 +75,12 @@ static void the_arithmetic(void **state)
 /* The gradient is small where the scale is large (2^48 in the last run): infinity comes from the test alone. */
 static void sessions(void **state)
 {
-  static const char *const levels[] = {"O1", "O2"}, *const strategies[] = {NULL, "ddp"};
+  static const char *const levels[] = {"O1", "O2"}, *const strategies[] = {NULL, "ddp", "fsdp1", "fsdp2"};
   trajectory t;
   (void)state;
   for (size_t k = 0; k < G_N_ELEMENTS(RUNS); k++)
     for (size_t l = 0; l < 2; l++)
-      for (size_t c = 0; c < 2; c++) {
+      for (size_t c = 0; c < (l == 0 ? G_N_ELEMENTS(strategies) : 2); c++) { /* shards are fp32 */
         g_autofree char *precision = g_strdup_printf("apex_amp:%s:%s", levels[l], RUNS[k].options);
         rig r;
         if (!load(RUNS[k].name, &t))

@@ -135,6 +135,11 @@ static void without_a_dynamic_scale_the_step_is_refused(void **state)
   }
 }
 
+/* Levels and strategies; the sharding ones keep shards in fp32. */
+static const struct {
+  const char *level, *strategy;
+} CELLS[] = {{"O1", "ddp"}, {"O2", "ddp"}, {"O1", "fsdp1"}, {"O1", "fsdp2"}};
+
 static void a_loss_that_does_not_exist(void **state)
 {
   (void)state;
@@ -153,15 +158,14 @@ static void a_loss_that_does_not_exist(void **state)
 /* Micro-batches 0 and 2 belong to loss 0, 1 and 3 to loss 1. An overflow of one halves its scale and lets the other's grow. */
 static void each_loss_has_its_scale(void **state)
 {
-  static const char *const levels[] = {"O1", "O2"};
   (void)state;
-  for (int k = 0; k < 2; k++) {
+  for (size_t k = 0; k < sizeof CELLS / sizeof CELLS[0]; k++) {
     rig r;
     char precision[64];
     double blob[1 + 3 * 2], scales[2] = {1024.0, 1024.0};
     size_t size = sizeof blob;
-    snprintf(precision, sizeof precision, "apex_amp:%s:num_losses=2:init_scale=1024:window=3", levels[k]);
-    rig_start(&r, &(rig_options){.precision = precision, .strategy = "ddp", .lr = 0.1, .n_micro = 4});
+    snprintf(precision, sizeof precision, "apex_amp:%s:num_losses=2:init_scale=1024:window=3", CELLS[k].level);
+    rig_start(&r, &(rig_options){.precision = precision, .strategy = CELLS[k].strategy, .lr = 0.1, .n_micro = 4});
     r.n_losses = 2;
     for (int step = 0; step < 12; step++) {
       ordo_step_result result;
@@ -189,15 +193,14 @@ static void each_loss_has_its_scale(void **state)
 static void gradients_of_losses_meet_in_one_scale(void **state)
 {
   (void)state;
-  for (int k = 0; k < 2; k++) {
+  for (size_t k = 0; k < sizeof CELLS / sizeof CELLS[0]; k++) {
     rig one, two;
     ordo_step_result a, b;
-    const char *level = k ? "O2" : "O1";
     char precision[96];
-    snprintf(precision, sizeof precision, "apex_amp:%s:init_scale=256:window=1000:num_losses=2", level);
-    rig_start(&two, &(rig_options){.precision = precision, .strategy = "ddp", .lr = 0.25, .n_micro = 4, .ordered = 1});
-    snprintf(precision, sizeof precision, "apex_amp:%s:loss_scale=1", level);
-    rig_start(&one, &(rig_options){.precision = precision, .strategy = "ddp", .lr = 0.25, .n_micro = 4, .ordered = 1});
+    snprintf(precision, sizeof precision, "apex_amp:%s:init_scale=256:window=1000:num_losses=2", CELLS[k].level);
+    rig_start(&two, &(rig_options){.precision = precision, .strategy = CELLS[k].strategy, .lr = 0.25, .n_micro = 4, .ordered = 1});
+    snprintf(precision, sizeof precision, "apex_amp:%s:loss_scale=1", CELLS[k].level);
+    rig_start(&one, &(rig_options){.precision = precision, .strategy = CELLS[k].strategy, .lr = 0.25, .n_micro = 4, .ordered = 1});
     two.n_losses = 2;
     two.bad_rank = 0; /* loss 1 goes down to 32, loss 0 stays */
     two.bad_loss = 1;
@@ -207,9 +210,25 @@ static void gradients_of_losses_meet_in_one_scale(void **state)
     rig_expect_ok(rig_step(&two, &b), "two");
     rig_expect_ok(rig_step(&one, &a), "one");
     /* fp16 gradients round differently at another scale only where they leave its normal range */
-    assert_true(fabs(a.grad_norm - b.grad_norm) <= (k ? 1e-3 : 1e-6) * a.grad_norm);
+    assert_true(fabs(a.grad_norm - b.grad_norm) <= (k == 1 ? 1e-3 : 1e-6) * a.grad_norm);
     rig_close(&one);
     rig_close(&two);
+  }
+}
+
+/* A strategy that reduces every micro-batch holds sums of both. */
+static void losses_cannot_be_told_apart_in_shards(void **state)
+{
+  static const char *const strategies[] = {"fsdp1:no_sync=false", "fsdp2:no_sync=false"};
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    rig r;
+    rig_start(&r, &(rig_options){.precision = "apex_amp:O1:num_losses=2", .strategy = strategies[k], .lr = 0.1, .n_micro = 2});
+    rig_expect_ok(rig_step(&r, NULL), "one loss");
+    rig_expect_ok(ordo_session_step_begin(r.session, 2, 1.0), "step_begin");
+    assert_int_equal(ordo_session_select_loss(r.session, 1), ORDO_E_UNSUPPORTED);
+    rig_expect_error("no_sync=true");
+    rig_close(&r);
   }
 }
 
@@ -356,6 +375,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(a_loss_that_does_not_exist),
       cmocka_unit_test(each_loss_has_its_scale),
       cmocka_unit_test(gradients_of_losses_meet_in_one_scale),
+      cmocka_unit_test(losses_cannot_be_told_apart_in_shards),
       cmocka_unit_test(the_scaler_goes_on_where_it_was),
       cmocka_unit_test(a_state_that_does_not_fit),
       cmocka_unit_test(a_resumed_run_counts_on),

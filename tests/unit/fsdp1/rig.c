@@ -129,8 +129,7 @@ static ordo_status build(void *ctx, ordo_session *session, uint32_t model, ordo_
   return ORDO_OK;
 }
 
-/* Element of the parameter behind element k of the chunk. */
-static int64_t element_at(const ordo_chunk *chunk, int64_t k)
+int64_t rig_element(const ordo_chunk *chunk, int64_t k)
 {
   if (chunk->kind == ORDO_CHUNK_FLAT)
     return chunk->begin + k;
@@ -139,7 +138,7 @@ static int64_t element_at(const ordo_chunk *chunk, int64_t k)
   return (chunk->offset[0] + k / chunk->extent[1]) * chunk->param->shape[1] + chunk->offset[1] + k % chunk->extent[1];
 }
 
-static int64_t chunk_numel(const ordo_chunk *chunk)
+int64_t rig_chunk_numel(const ordo_chunk *chunk)
 {
   int64_t numel = 1;
   if (chunk->kind == ORDO_CHUNK_FLAT)
@@ -153,8 +152,8 @@ static ordo_status read_weights(void *ctx, const ordo_model *model, const ordo_c
 {
   const rig *r = ctx;
   (void)model;
-  for (int64_t k = 0; k < chunk_numel(chunk); k++)
-    dst[k] = initial(root_of(r, (int)chunk->param->index), element_at(chunk, k), r->options.different_sources ? rig_rank : 0);
+  for (int64_t k = 0; k < rig_chunk_numel(chunk); k++)
+    dst[k] = initial(root_of(r, (int)chunk->param->index), rig_element(chunk, k), r->options.different_sources ? rig_rank : 0);
   return ORDO_OK;
 }
 
@@ -185,9 +184,9 @@ static void make_state(rig *r, int g, uint64_t l)
   const ordo_leaf *leaf = r->leaves[g][l];
   r->state[g][l] = calloc((size_t)leaf->numel + 1, sizeof(float));
   for (uint64_t c = 0; c < leaf->placement->n_chunks; c++)
-    for (int64_t k = 0; k < chunk_numel(&leaf->placement->chunks[c]); k++)
+    for (int64_t k = 0; k < rig_chunk_numel(&leaf->placement->chunks[c]); k++)
       r->state[g][l][leaf->placement->chunks[c].leaf_offset + k] =
-          first_state((int)leaf->placement->chunks[c].param->index, element_at(&leaf->placement->chunks[c], k));
+          first_state((int)leaf->placement->chunks[c].param->index, rig_element(&leaf->placement->chunks[c], k));
 }
 
 /* One to one, as fsdp2 maps; the state of an element moves with it. */
@@ -339,7 +338,7 @@ ordo_status rig_create(rig *r, const rig_options *options)
                                 .model_build = build,
                                 .weights_read = read_weights,
                                 .bind = options->fail_bind ? bind : NULL,
-                                .optimizer_create = make_optimizer};
+                                .optimizer_create = options->optimizer != NULL ? options->optimizer : make_optimizer};
   const ordo_session_options session_options = {.struct_size = sizeof session_options,
                                                 .comm = rig_comm,
                                                 .seed = 1,
@@ -385,7 +384,7 @@ static void compare_param(const rig *r, const ordo_param *param, const char *whe
   const float *data = param->data;
   if (data == NULL)
     fail_msg("rank %d: %s has no data in %s of step %d", rig_rank, param->name, when, r->step);
-  for (int64_t i = 0; i < param->numel; i++)
+  for (int64_t i = 0; r->options.optimizer == NULL && i < param->numel; i++)
     if (data[i] != expected(r, (int)param->index, i))
       fail_msg("rank %d: %s[%lld] is %.9g instead of %.9g in %s of step %d", rig_rank, param->name, (long long)i, (double)data[i],
                (double)expected(r, (int)param->index, i), when, r->step);
@@ -404,12 +403,12 @@ void rig_compare(rig *r)
     const ordo_leaf *leaf = r->model->leaves[l];
     for (uint64_t c = 0; c < leaf->placement->n_chunks; c++) {
       const ordo_chunk *chunk = &leaf->placement->chunks[c];
-      held[chunk->param->index] += chunk_numel(chunk);
-      for (int64_t k = 0; k < chunk_numel(chunk); k++) {
+      held[chunk->param->index] += rig_chunk_numel(chunk);
+      for (int64_t k = 0; k < rig_chunk_numel(chunk); k++) {
         float got = ((const float *)leaf->data)[chunk->leaf_offset + k];
-        float want = r->reference[root_of(r, (int)chunk->param->index)][element_at(chunk, k)];
+        float want = r->reference[root_of(r, (int)chunk->param->index)][rig_element(chunk, k)];
         if (got != want)
-          fail_msg("rank %d: element %lld of %s is %.9g instead of %.9g after step %d", rig_rank, (long long)element_at(chunk, k),
+          fail_msg("rank %d: element %lld of %s is %.9g instead of %.9g after step %d", rig_rank, (long long)rig_element(chunk, k),
                    chunk->param->name, (double)got, (double)want, r->step);
       }
     }
@@ -540,7 +539,8 @@ static double factor_of(const rig_step_spec *spec, int param)
 static void move_reference(rig *r, const rig_step_spec *spec)
 {
   double squares = 0.0;
-  for (int pass = 0; pass < 2; pass++) { /* the norm first, then the update with its clip coefficient */
+  for (int pass = 0; pass < (r->options.optimizer != NULL ? 1 : 2);
+       pass++) { /* the norm first, then the update with its clip coefficient */
     double clip = pass == 1 && r->options.clip > 0.0 ? fmin(1.0, r->options.clip / (r->norm + 1e-6)) : 1.0;
     for (int p = 0; p < RIG_PARAMS; p++)
       for (int64_t i = 0; root_of(r, p) == p && i < rig_numel(p); i++) {

@@ -36,6 +36,8 @@ typedef struct rig_options {
   int eager;             /* and has state from the start, a number per element, as Adagrad does */
   int fail_rebind;       /* rebind refuses, having changed nothing */
   int fail_bind;         /* the embedder refuses bind number n, counted from 1 */
+  /* Another optimizer than the rig's; its ctx is the rig. Values are then not compared, norms are. */
+  ordo_status (*optimizer)(void *ctx, const ordo_model *model, ordo_optimizer *optimizer);
 } rig_options;
 
 typedef struct rig_step_spec {
@@ -83,6 +85,9 @@ void rig_start(int argc, char **argv);
 int rig_stop(int failed);
 
 int64_t rig_numel(int param);
+/* Elements of a chunk, and the element of the parameter behind element k of it. */
+int64_t rig_chunk_numel(const ordo_chunk *chunk);
+int64_t rig_element(const ordo_chunk *chunk, int64_t k);
 /* Element of a parameter at the start. */
 float rig_initial(int untied, int param, int64_t i);
 /* Plan, session, setup. Status of the first that fails; the rig must be ended in any case. */

@@ -260,12 +260,30 @@ void full_parameters_on_rank_0_only(void **state)
 void replicas_of_shards(void **state)
 {
   (void)state;
-  for (int m = 0; rig_ranks == 4 && shared.replicas[m] != NULL; m++)
-    for (uint32_t ordered = 0; ordered <= 1; ordered++) {
-      rig_options options = shared_options(shared.replicas[m]);
-      options.ordered = ordered;
+  for (int m = 0; rig_ranks == 4 && shared.replicas[m] != NULL; m++) {
+    rig_options options = shared_options(shared.replicas[m]);
+    for (options.ordered = 0; options.ordered < 2; options.ordered++)
       shared_train(&options, &(rig_step_spec){.n_micro = 2}, 4);
-    }
+  }
+}
+
+/* Ordered: one sum over both axes, in which frozen, unused and 16-bit gradients have their places too. Of p4 and p6 only one of the two
+ * shard groups has a gradient, whichever way the axes lie; nobody has one of p5. */
+void one_sum_over_two_axes(void **state)
+{
+  (void)state;
+  for (int m = 0; rig_ranks == 4 && shared.one_sum[m] != NULL; m++) {
+    const int low = strstr(shared.one_sum[m], "reduce_dtype") != NULL;
+    rig_step_spec spec = {.n_micro = 1, .skip_params = {1u << 4 | 1u << 6, 1u << 6, 1u << 4, 0}};
+    rig_options options = shared_options(shared.one_sum[m]);
+    options.ordered = 1;
+    options.clip = low ? 0.0 : 64.0;
+    for (int r = 0; r < 4; r++)
+      spec.skip_params[r] |= 1u << 5;
+    shared_train(&options, &spec, 3);
+    options.frozen = 1u << 1 | 1u << 2 | 1u << 3;
+    shared_train(&options, &(rig_step_spec){.n_micro = low ? 1 : 2}, 3);
+  }
 }
 
 /* A frozen second model is gathered like the first, and has no optimizer. */

@@ -23,6 +23,7 @@ typedef struct shared_strategy {
   const char *frozen[SHARED_MODES];    /* a frozen unit, and one that is mixed */
   const char *ignored[SHARED_MODES];   /* with ignored=p3 */
   const char *replicas[SHARED_MODES];  /* 2 x 2 ranks */
+  const char *one_sum[SHARED_MODES];   /* the same, where parameters may go without a gradient in ordered mode */
   const shared_count counts[SHARED_COUNTS];
 } shared_strategy;
 
@@ -48,6 +49,7 @@ void ignored_parameters_stay_whole(void **state);
 void full_parameters_are_written_back(void **state);
 void full_parameters_on_rank_0_only(void **state);
 void replicas_of_shards(void **state);
+void one_sum_over_two_axes(void **state);
 void two_models_in_one_session(void **state);
 
 /* clang-format off */
@@ -67,6 +69,7 @@ void two_models_in_one_session(void **state);
   cmocka_unit_test(full_parameters_are_written_back),             \
   cmocka_unit_test(full_parameters_on_rank_0_only),               \
   cmocka_unit_test(replicas_of_shards),                           \
+  cmocka_unit_test(one_sum_over_two_axes),                        \
   cmocka_unit_test(two_models_in_one_session)
 /* clang-format on */
 

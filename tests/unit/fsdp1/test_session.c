@@ -38,6 +38,8 @@ const shared_strategy shared = {
     .replicas = {"ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD", "fsdp1=2:sharding_strategy=_HYBRID_SHARD_ZERO2+ddp=2",
                  "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:no_sync=false",
                  "fsdp1=2:sharding_strategy=HYBRID_SHARD:use_orig_params=false+ddp=2"},
+    .one_sum = {"ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD", "fsdp1=2:sharding_strategy=HYBRID_SHARD+ddp=2",
+                "ddp=2+fsdp1=2:sharding_strategy=HYBRID_SHARD:reduce_dtype=bf16"},
     .counts = {{"fsdp1", 1, 7, 4, 0},
                {"fsdp1:sharding_strategy=SHARD_GRAD_OP", 1, 4, 4, 0},
                {"fsdp1:sharding_strategy=NO_SHARD", 1, 0, 0, 4},
@@ -147,17 +149,6 @@ static void module_states_are_synchronised(void **state)
   for (size_t m = 0; m < 4; m++) {
     const rig_options options = {.strategy = modes[m], .different_sources = 1, .no_decay = 1};
     shared_train(&options, &(rig_step_spec){.n_micro = 1}, m < 3);
-  }
-}
-
-/* p4, p6: only the other shard group has a gradient. Without ordered sums ddp would refuse it; here it sums nothing. */
-static void one_sum_over_two_axes(void **state)
-{
-  (void)state;
-  for (int m = 0; rig_ranks == 4 && m < 3; m++) {
-    rig_options options = shared_options(shared.replicas[m]);
-    options.ordered = 1;
-    shared_train(&options, &(rig_step_spec){.n_micro = 1, .skip_params = {1u << 4 | 1u << 6, 1u << 6, 1u << 4, 0}}, 3);
   }
 }
 

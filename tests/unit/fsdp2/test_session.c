@@ -20,6 +20,7 @@ const shared_strategy shared = {
     .frozen = {"fsdp2", "fsdp2:reshard_after_forward=false", "fsdp2:no_sync=false"},
     .ignored = {"fsdp2:ignored=p3"},
     .replicas = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:no_sync=false", "ddp=2+fsdp2=2:reshard_after_forward=false"},
+    .one_sum = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:reduce_dtype=bf16", "fsdp2=2:reduce_dtype=f16+ddp=2"},
     .counts = {{"fsdp2", 1, 7, 4, 0},
                {"fsdp2:reshard_after_forward=false", 1, 4, 4, 0},
                {"fsdp2:units=none", 1, 1, 1, 0},
@@ -34,26 +35,6 @@ static void keeps_a_part_between_forward_and_backward(void **state)
   const rig_options options = shared_options("fsdp2:reshard_after_forward=2");
   shared_train(&options, &(rig_step_spec){.n_micro = 1}, 3);
   shared_train(&options, &(rig_step_spec){.n_micro = 2}, 2);
-}
-
-/* Ordered: one sum over both axes, in which frozen, unused and 16-bit gradients have their places too. */
-static void one_sum_over_two_axes(void **state)
-{
-  static const char *const modes[] = {"ddp=2+fsdp2=2", "fsdp2=2+ddp=2", "ddp=2+fsdp2=2:reduce_dtype=bf16",
-                                      "fsdp2=2:reduce_dtype=f16+ddp=2"};
-  (void)state;
-  for (size_t m = 0; rig_ranks == 4 && m < 4; m++) {
-    rig_step_spec spec = {.n_micro = 1,
-                          .skip_params = {1u << 4 | 1u << 6, 1u << 6, 1u << 4, 0}}; /* p4, p6: only the other shard group has one */
-    rig_options options = shared_options(modes[m]);
-    options.ordered = 1;
-    options.clip = m < 2 ? 64.0 : 0.0;
-    for (int r = 0; r < 4; r++)
-      spec.skip_params[r] |= 1u << 5;
-    shared_train(&options, &spec, 3);
-    options.frozen = 1u << 1 | 1u << 2 | 1u << 3;
-    shared_train(&options, &(rig_step_spec){.n_micro = m < 2 ? 2 : 1}, 3);
-  }
 }
 
 /* The factory runs once, on whole leaves; groups, a frozen subset and state from before carry over. */
@@ -191,7 +172,6 @@ int main(int argc, char **argv)
   const struct CMUnitTest tests[] = {
       SHARED_CASES,
       cmocka_unit_test(keeps_a_part_between_forward_and_backward),
-      cmocka_unit_test(one_sum_over_two_axes),
       cmocka_unit_test(the_optimizer_follows_with_its_state),
       cmocka_unit_test(bytes_are_those_of_the_padded_chunks),
       cmocka_unit_test(trains_with_f16_reductions),

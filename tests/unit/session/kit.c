@@ -439,7 +439,7 @@ static ordo_status fake_unscale(void *data, const ordo_step_info *info, int32_t 
   for (uint32_t i = 0; i < model->n_leaves; i++) {
     ordo_leaf *leaf = model->leaves[i];
     float *to = leaf->master ? leaf->master->grad : leaf->grad;
-    for (int64_t k = 0; leaf->grad_state == ORDO_GRAD_HELD && k < leaf->numel; k++)
+    for (int64_t k = 0; leaf->grad_dtype == ORDO_F32 && leaf->grad_state == ORDO_GRAD_HELD && k < leaf->numel; k++)
       to[k] = ((float *)leaf->grad)[k] * inverse;
   }
   return hear(data, "unscale");

@@ -1,0 +1,93 @@
+/* chunks.c - see chunks.h. What is asked for is looked up in the placement, so nothing outside of it, padding above all, can be reached. */
+#include "chunks.h"
+
+#include "sharding.h"
+
+#include <string.h>
+
+static int64_t numel_of(const ordo_chunk *chunk)
+{
+  int64_t numel = 1;
+  if (chunk->kind == ORDO_CHUNK_FLAT)
+    return chunk->end - chunk->begin;
+  for (uint32_t d = 0; d < chunk->ndim; d++)
+    numel *= chunk->extent[d];
+  return numel;
+}
+
+static int inside(const ordo_chunk *held, const ordo_chunk *chunk)
+{
+  if (chunk->kind != held->kind || chunk->param != held->param)
+    return 0;
+  if (chunk->kind == ORDO_CHUNK_FLAT)
+    return chunk->begin >= held->begin && chunk->begin <= chunk->end && chunk->end <= held->end;
+  if (chunk->ndim != held->ndim)
+    return 0;
+  for (uint32_t d = 0; d < held->ndim; d++)
+    if (chunk->extent[d] < 0 || chunk->offset[d] < held->offset[d] ||
+        chunk->extent[d] > held->offset[d] + held->extent[d] - chunk->offset[d])
+      return 0;
+  return 1;
+}
+
+/* Where element `index` (within the chunk) of the rectangle stands in the one that is held. */
+static int64_t place(const ordo_chunk *held, const ordo_chunk *chunk, const int64_t *index)
+{
+  int64_t at = 0;
+  for (uint32_t d = 0; d < held->ndim; d++)
+    at = at * held->extent[d] + chunk->offset[d] - held->offset[d] + index[d];
+  return at;
+}
+
+static void copy(float *storage, float *packed, int64_t count, int out)
+{
+  memcpy(out ? packed : storage, out ? storage : packed, (size_t)count * sizeof *packed);
+}
+
+/* Runs along the last dimension. */
+static void copy_rectangle(float *storage, const ordo_chunk *held, const ordo_chunk *chunk, float *packed, int out)
+{
+  int64_t index[ORDO_MAX_DIMS] = {0}, run = chunk->ndim > 0 ? chunk->extent[chunk->ndim - 1] : 1, rows = 1;
+  for (uint32_t d = 0; d + 1 < chunk->ndim; d++)
+    rows *= chunk->extent[d];
+  for (int64_t r = 0; r < rows; r++, packed += run) {
+    copy(storage + place(held, chunk, index), packed, run, out);
+    for (uint32_t d = chunk->ndim > 0 ? chunk->ndim - 1 : 0; d-- > 0 && ++index[d] == chunk->extent[d];)
+      index[d] = 0;
+  }
+}
+
+static float *storage_of(const ordo_job *job, const ordo_leaf *leaf, int32_t slot)
+{
+  const ordo_leaf *work = leaf->master != NULL ? leaf->master : leaf;
+  if (slot < 0)
+    return work->data;
+  const ordo_optimizer *optimizer = job->optimizer(job->ctx);
+  float *state = optimizer != NULL && optimizer->slot != NULL ? optimizer->slot(optimizer->ctx, work, (uint32_t)slot) : NULL;
+  if (state == NULL)
+    sharding_fail(job, ORDO_E_STATE, "train a step first: optimizers make their state at the first update",
+                  "the optimizer has no state number %d for leaf '%s'", slot, leaf->name);
+  return state;
+}
+
+ordo_status sharding_move_chunk(const ordo_job *job, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *packed, int out)
+{
+  const ordo_chunk *held = NULL;
+  if (chunk->kind == ORDO_CHUNK_RECT && numel_of(chunk) == 0)
+    return ORDO_OK;
+  for (uint64_t c = 0; held == NULL && c < leaf->placement->n_chunks; c++)
+    if (inside(&leaf->placement->chunks[c], chunk))
+      held = &leaf->placement->chunks[c];
+  if (held == NULL)
+    return sharding_fail(job, ORDO_E_INVALID, "ask for parts of the chunks in leaf->placement",
+                         "a chunk does not lie in what this rank holds of leaf '%s'", leaf->name);
+  float *storage = storage_of(job, leaf, slot);
+  if (storage == NULL)
+    return ORDO_E_STATE;
+  storage += held->leaf_offset;
+  if (chunk->kind == ORDO_CHUNK_FLAT)
+    copy(storage + chunk->begin - held->begin, packed, numel_of(chunk), out);
+  else
+    copy_rectangle(storage, held, chunk, packed, out);
+  return ORDO_OK;
+}
