@@ -110,7 +110,7 @@ static group_size size_of_group(const fsdp2 *self, uint32_t group)
   group_size size = {0, 0};
   for (uint32_t i = 0; i < self->n_shards; i++) {
     const fsdp2_shard *shard = &self->shards[i];
-    const int64_t bytes = shard->chunk * shard->row * self->job->axis->size * (int64_t)sizeof(float);
+    const int64_t bytes = shard->chunk * shard->width * self->job->axis->size * (int64_t)sizeof(float);
     if (shard->ignored || shard->group != group)
       continue;
     size.whole += bytes;

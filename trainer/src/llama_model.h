@@ -100,6 +100,17 @@ struct llama_room {
   float *dv;
 };
 
+/* A low-rank addition to a linear layer. */
+struct llama_adapter {
+  uint32_t param; /* the layer's weight */
+  uint32_t a, b;  /* numbers of its own parameters */
+  int64_t rank, in, out;
+  float scale;
+  float *data[2], *grad[2]; /* A, B; null: not there, not trained */
+  float *space;             /* [ADAPTER_ROWS, rank]: x A^T, or its gradient */
+};
+enum { ADAPTER_ROWS = 256 };
+
 struct llama {
   struct llama_config config;
   struct llama_memory memory;
@@ -116,6 +127,8 @@ struct llama {
   ordo_dtype *grad_dtype;
   struct llama_policy policy;
   struct llama_work work;
+  struct llama_adapter *adapters; /* [n_adapters] */
+  uint32_t n_adapters;
   struct bf16_gemm *gemm; /* null: products run in fp32 */
   /* What this process computes with. A partition by heads, rows or vocabulary makes these smaller than the configuration's. */
   int64_t heads;
@@ -164,6 +177,20 @@ void llama_linear_forward(struct llama *model, struct linear linear, int64_t row
 void llama_linear_backward_input(struct llama *model, struct linear linear, int64_t rows, struct operand dy, float beta, float *dx);
 /* grad (+)= dy^T x, summed in fp32 and rounded to the gradient's own type. Nothing for a param without gradient. */
 void llama_linear_backward_weight(struct llama *model, struct linear linear, int64_t rows, struct operand dy, struct operand x, float beta);
+
+/* llama_adapter.c. Nothing for a param without adapter. */
+struct llama_adapter *llama_adapter_find(const struct llama *model, uint32_t param);
+void llama_adapters_destroy(struct llama *model);
+/* Binds adapter parameter `number`; 0 if there is none. */
+int llama_adapter_bind(struct llama *model, uint32_t number, float *data, float *grad);
+/* LLAMA_OK if every adapter of the unit has data. */
+int llama_check_adapters(struct llama *model, const struct llama_unit *unit);
+/* y += scale (x A^T) B^T */
+void llama_adapter_forward(const struct llama_adapter *adapter, int64_t rows, const float *x, float *y);
+/* dx += scale (dy B) A */
+void llama_adapter_backward_input(const struct llama_adapter *adapter, int64_t rows, const float *dy, float *dx);
+/* Gradients of B (which 1) or A (0), times beta plus those of these rows. */
+void llama_adapter_backward_weight(const struct llama_adapter *adapter, int which, int64_t rows, const float *dy, const float *x, float beta);
 
 /* llama_rows.c: norms, SwiGLU and embedding, with storage of any type and the roundings of the policy. */
 void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *y, float *inv);

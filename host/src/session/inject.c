@@ -38,11 +38,11 @@ ordo_status ordo_inject_freeze(ordo_instance *instance, ordo_param_record *recor
   for (guint i = 0; i < model->params->len; i++) {
     ordo_param_record *member = g_ptr_array_index(model->params, i);
     if (member->root == root)
-      member->param.flags &= ~ORDO_PARAM_REQUIRES_GRAD;
+      member->param.flags &= ~(uint32_t)ORDO_PARAM_REQUIRES_GRAD;
   }
   root->n_members = 0;
   if (root->param.leaf)
-    root->param.leaf->flags &= ~ORDO_PARAM_REQUIRES_GRAD;
+    root->param.leaf->flags &= ~(uint32_t)ORDO_PARAM_REQUIRES_GRAD;
   return ORDO_OK;
 }
 
