@@ -120,11 +120,11 @@ static ordo_status masters_to_model(void *instance)
   return ORDO_OK;
 }
 
-/* Operands of products are bf16, everything else is computed in fp32. */
+/* As the model is stored: products, the residual stream and the embedding in bf16, what is delicate in fp32. */
 static ordo_dtype op_dtype(void *instance, uint32_t op)
 {
   (void)instance;
-  return op == ORDO_OP_MATMUL ? ORDO_BF16 : ORDO_F32;
+  return op == ORDO_OP_MATMUL || op == ORDO_OP_ELEMENTWISE || op == ORDO_OP_EMBEDDING ? ORDO_BF16 : ORDO_F32;
 }
 
 static void undo(void *instance, ordo_step step)
