@@ -8,7 +8,6 @@
  *
  * Not a number and infinity become the format's NaN, so that a broken weight is found on every rank and not clamped to 448. */
 
-/* snippet: fp8 */
 #include <ordo/half.h>
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
@@ -59,6 +58,7 @@ static float from_e4m3(uint8_t code)
   return ordo_f32_of_bits(sign | ((rest + ((127u - 7u) << 3)) << 20));
 }
 
+/* snippet: wire */
 /* A scale and a byte per element. */
 static int64_t wire_bytes(void *self, const ordo_leaf *leaf, int64_t n)
 {

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-/* snippet: joint manifest */
+/* snippet: manifest */
 ORDO_MANIFEST("id=joint_bf16\n"
               "kind=precision\n"
               "version=1.0.0\n"
@@ -59,7 +59,7 @@ static int is_cast(const ordo_leaf *leaf)
   return leaf->n_params > 0 && leaf->dtype == ORDO_F32 && (leaf->params[0]->flags & ORDO_PARAM_NORM) == 0;
 }
 
-/* snippet: joint initialize */
+/* snippet: initialize */
 /* The weight as it is before the cast. */
 static ordo_status copy_master(joint *self, ordo_leaf *leaf)
 {

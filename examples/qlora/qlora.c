@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* snippet: qlora manifest */
+/* snippet: manifest */
 ORDO_MANIFEST("id=qlora\n"
               "kind=precision\n"
               "version=1.0.0\n"
@@ -77,7 +77,7 @@ static unsigned nearest_level(float x)
   return best;
 }
 
-/* snippet: qlora pack */
+/* snippet: pack */
 static ordo_status pack_block(const qlora *self, const float *src, unsigned char *dst)
 {
   float most = 0.0f;
@@ -146,7 +146,7 @@ static float *new_values(qlora *self, int64_t n)
   return values;
 }
 
-/* snippet: qlora adapter */
+/* snippet: adapter */
 static ordo_status add_adapter(qlora *self, const ordo_param *base)
 {
   const ordo_job *job = self->job;
@@ -184,7 +184,7 @@ static int is_target(const ordo_param *param, const char *targets)
   return 0;
 }
 
-/* snippet: qlora inject */
+/* snippet: inject */
 /* Freezes everything, packs the targets, adds their adapters. job->model->params is another array after each of them. */
 static ordo_status inject(void *instance)
 {
