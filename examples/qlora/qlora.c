@@ -205,9 +205,9 @@ static ordo_status inject(void *instance)
     if (status == ORDO_OK)
       status = add_adapter(self, param);
   }
-  return status == ORDO_OK && self->n_values == 0
-             ? fail(self, ORDO_E_INVALID, "no layer of the model is a target: '%s'", targets, "name layers by the last word, joined with ','")
-             : status;
+  return status == ORDO_OK && self->n_values == 0 ? fail(self, ORDO_E_INVALID, "no layer of the model is a target: '%s'", targets,
+                                                         "name layers by the last word, joined with ','")
+                                                  : status;
 }
 /* end */
 

@@ -75,7 +75,8 @@ static ordo_status check_opaque(const fsdp2 *self, const ordo_leaf *leaf)
     why = "param_dtype would round its bits as if they were numbers";
   else if (ops->side_bytes != 0)
     why = "its side data belong to the whole and cannot be cut";
-  else if (rows == 0 || leaf->numel / rows % ops->block_elements != 0 || leaf->numel / rows / ops->block_elements * ops->block_bytes % WORD != 0)
+  else if (rows == 0 || leaf->numel / rows % ops->block_elements != 0 ||
+           leaf->numel / rows / ops->block_elements * ops->block_bytes % WORD != 0)
     why = "its rows are no whole number of blocks, or no multiple of 4 bytes";
   return why == NULL ? ORDO_OK
                      : sharding_fail(self->job, ORDO_E_UNSUPPORTED, "exclude the parameter with fsdp2:ignored=NAME",

@@ -75,8 +75,8 @@ struct sharding {
   uint32_t n_halves;
   uint8_t halves_taken[8];
   int64_t half_numel;
-  uint16_t *low_send, *low_recv;          /* 16-bit reduction in flight */
-  const ordo_precision *wire; /* packs what is gathered, null: nobody */
+  uint16_t *low_send, *low_recv; /* 16-bit reduction in flight */
+  const ordo_precision *wire;    /* packs what is gathered, null: nobody */
   void *wire_self;
   unsigned char *wire_block; /* slots of wire_slot bytes */
   size_t wire_slot;
@@ -86,9 +86,9 @@ struct sharding {
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  int reduction_adds;         /* it goes to spare_shard and is added */
-  uint16_t *low_result;       /* a 16-bit reduction arrives here */
-  const float *sum;           /* the sum of a whole group arrives here, if it is not scattered */
+  int reduction_adds;   /* it goes to spare_shard and is added */
+  uint16_t *low_result; /* a 16-bit reduction arrives here */
+  const float *sum;     /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;

@@ -80,8 +80,8 @@ ordo_status sharding_wire_start(sharding *s, sharding_group *group)
     (void)sharding_wire_finish(s, group, 0);
     return status;
   }
-  ordo_collective c = ordo_collective_make(ORDO_ALL_GATHER, run->wire, run->wire + s->wire_slot / ((size_t)s->comm->size + 1), run->wire_bytes,
-                                           ORDO_U8);
+  ordo_collective c =
+      ordo_collective_make(ORDO_ALL_GATHER, run->wire, run->wire + s->wire_slot / ((size_t)s->comm->size + 1), run->wire_bytes, ORDO_U8);
   c.tag = (int32_t)group->index + 1;
   c.label = run->label;
   run->gather_comm = s->comm;
@@ -96,8 +96,7 @@ ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived
   for (int32_t r = 0; r < s->comm->size && arrived; r++)
     for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
       const sharding_piece *p = &group->pieces[i];
-      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count,
-                                        group->full + p->full_offset + r * p->count);
+      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count, group->full + p->full_offset + r * p->count);
       at += wire_bytes(s, group, i);
     }
   for (int i = 0; i < SHARDING_WIRE_SLOTS; i++)

@@ -1,11 +1,11 @@
 /* test_fp8.c - examples/fp8-wire: every code of e4m3 by its definition, rounding at every midpoint, scales, and what is no number. */
+#include "../../examples/fp8-wire/fp8_wire.c" /* before cmocka.h, whose `fail` is a macro */
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-
-#include "../../examples/fp8-wire/fp8_wire.c"
 
 #include <math.h>
 

@@ -85,7 +85,8 @@ static ordo_status adapt(void *ctx, const ordo_model *model, const ordo_param *b
   if (llama_adapt(embed->llama, base->index, a->shape[0], scale, a->index, b->index) == LLAMA_OK)
     return ORDO_OK;
   return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-MODEL", "the model cannot have this adapter", base->name,
-                   llama_error(embed->llama), "choose linear layers of blocks (q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj)");
+                   llama_error(embed->llama),
+                   "choose linear layers of blocks (q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj)");
 }
 
 /* The model computes with 16-bit storage. Where it is follows in a bind; there is none while it does not exist. */

@@ -53,8 +53,8 @@ int llama_adapt(struct llama *model, uint32_t param, int64_t rank, double scale,
     return llama_fail(model, LLAMA_E_INVALID, "%s: adapters belong to linear layers of blocks, one to each",
                       param < model->n_params ? model->params[param].name : "no parameter");
   if (rank < 1 || a == b || !number_is_free(model, a) || !number_is_free(model, b))
-    return llama_fail(model, LLAMA_E_INVALID, "the adapter of %s: rank %lld, parameters %u and %u", model->params[param].name, (long long)rank,
-                      a, b);
+    return llama_fail(model, LLAMA_E_INVALID, "the adapter of %s: rank %lld, parameters %u and %u", model->params[param].name,
+                      (long long)rank, a, b);
   struct llama_adapter *more = realloc(model->adapters, (model->n_adapters + 1) * sizeof *more);
   if (more == NULL)
     return llama_fail(model, LLAMA_E_NOMEM, "no memory for an adapter");
@@ -144,7 +144,8 @@ void llama_adapter_backward_input(const struct llama_adapter *adapter, int64_t r
   }
 }
 
-void llama_adapter_backward_weight(const struct llama_adapter *adapter, int which, int64_t rows, const float *dy, const float *x, float beta)
+void llama_adapter_backward_weight(const struct llama_adapter *adapter, int which, int64_t rows, const float *dy, const float *x,
+                                   float beta)
 {
   for (int64_t r = 0; r < rows; r += ADAPTER_ROWS) {
     const int64_t n = rows_of(rows, r);

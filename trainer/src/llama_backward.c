@@ -23,7 +23,8 @@ static int grad_ready(struct llama *model, uint32_t param)
 {
   int status = model->hooks.grad_ready == NULL ? LLAMA_OK : model->hooks.grad_ready(model->hooks.ctx, param);
   if (status != LLAMA_OK)
-    llama_fail(model, status, "the grad_ready hook of %s returned %d", param < model->n_params ? model->params[param].name : "an adapter", status);
+    llama_fail(model, status, "the grad_ready hook of %s returned %d", param < model->n_params ? model->params[param].name : "an adapter",
+               status);
   return status;
 }
 

@@ -190,7 +190,8 @@ void llama_adapter_forward(const struct llama_adapter *adapter, int64_t rows, co
 /* dx += scale (dy B) A */
 void llama_adapter_backward_input(const struct llama_adapter *adapter, int64_t rows, const float *dy, float *dx);
 /* Gradients of B (which 1) or A (0), times beta plus those of these rows. */
-void llama_adapter_backward_weight(const struct llama_adapter *adapter, int which, int64_t rows, const float *dy, const float *x, float beta);
+void llama_adapter_backward_weight(const struct llama_adapter *adapter, int which, int64_t rows, const float *dy, const float *x,
+                                   float beta);
 
 /* llama_rows.c: norms, SwiGLU and embedding, with storage of any type and the roundings of the policy. */
 void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *y, float *inv);

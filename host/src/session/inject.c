@@ -12,8 +12,7 @@ static ordo_status refuse(const ordo_instance *instance, ordo_status status, con
                           const char *next)
 {
   const ordo_session *session = instance->session;
-  g_autofree char *where =
-      g_strdup_printf("plugin '%s', %s", instance->plugin->id, session->where ? session->where : "outside of a step");
+  g_autofree char *where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, session->where ? session->where : "outside of a step");
   return ordo_errors_push(ordo_session_errors(session), status, code, where, why, next, "'%s' cannot be changed by the plugin", name);
 }
 
@@ -48,8 +47,8 @@ ordo_status ordo_inject_freeze(ordo_instance *instance, ordo_param_record *recor
 
 static gboolean is_complete(const ordo_dtype_ops *ops)
 {
-  return ops && ORDO_CAN(ops, ordo_dtype_ops, unpack) && ops->pack && ops->name && ops->id >= ORDO_DTYPE_OPAQUE && ops->block_elements > 0 &&
-         ops->block_bytes > 0 && ops->side_bytes >= 0;
+  return ops && ORDO_CAN(ops, ordo_dtype_ops, unpack) && ops->pack && ops->name && ops->id >= ORDO_DTYPE_OPAQUE &&
+         ops->block_elements > 0 && ops->block_bytes > 0 && ops->side_bytes >= 0;
 }
 
 ordo_status ordo_inject_store(ordo_instance *instance, ordo_param_record *record, const ordo_dtype_ops *ops)

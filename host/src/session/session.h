@@ -59,7 +59,7 @@ typedef struct ordo_param_record {
 typedef struct ordo_unit_record {
   ordo_unit unit; /* first */
   GPtrArray *params;
-  gint64 forward_in; /* serial of the last micro-batch that ran it forward */
+  gint64 forward_in;  /* serial of the last micro-batch that ran it forward */
   gboolean is_packed; /* has params of an opaque type */
 } ordo_unit_record;
 
