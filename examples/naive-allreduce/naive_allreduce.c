@@ -19,7 +19,8 @@ ORDO_MANIFEST("id=naive_allreduce\n"
               "license=Apache-2.0\n"
               "steps=strategy.wrap\n"
               "reduces=yes\n"
-              "mesh_axis=data\n");
+              "mesh_axis=data\n"
+              "dry_run=yes\n");
 /* end */
 
 /* snippet: instance */
@@ -69,7 +70,8 @@ static ordo_status reduce(void *instance, const ordo_step_info *info)
       continue;
     ordo_status status = ORDO_OK;
     if (leaf->grad_state == ORDO_GRAD_NONE && leaf->numel > 0) { /* contents undefined: this rank's summand is zero */
-      memset(leaf->grad, 0, (size_t)leaf->numel * sizeof(float));
+      if (ordo_job_has_data(job))                                /* tensors of an estimate have no memory */
+        memset(leaf->grad, 0, (size_t)leaf->numel * sizeof(float));
       status = job->mark_grad(job->ctx, leaf, ORDO_GRAD_HELD);
     }
     ordo_collective c = ordo_collective_make(ORDO_ALL_REDUCE, leaf->grad, leaf->grad, leaf->numel, ORDO_F32);

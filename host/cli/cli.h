@@ -82,6 +82,7 @@ typedef struct cli_plan_options {
   {"strategy", 's', 0, G_OPTION_ARG_STRING, &(O).strategy, "strategy expression: ddp, tp=2+fsdp2, ddp:hook=bf16", "E"},           \
       {"precision", 'p', 0, G_OPTION_ARG_STRING, &(O).precision, "precision plugin: apex_amp:O2", "E"},                           \
       {"ranks", 'n', 0, G_OPTION_ARG_INT, &(O).ranks, "world size (default: the fewest that the strategy allows)", "N"},          \
+      {"world", 0, 0, G_OPTION_ARG_INT, &(O).ranks, "the same as --ranks", "N"},                                                  \
       {"default-strategy", 0, 0, G_OPTION_ARG_STRING, &(O).default_strategy, "added when no strategy takes the data ranks", "E"}, \
       {"resume", 0, 0, G_OPTION_ARG_NONE, &(O).resume, "a session that restores a checkpoint", NULL},                             \
   {                                                                                                                               \
@@ -96,6 +97,8 @@ ordo_plan *cli_plan_make(ordo_cli *cli, const char *verb, const cli_plan_options
 /* launch.c */
 /* `ordo VERB` for a program of its own: prepares the environment and becomes it, or runs it on several ranks. */
 int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv);
+/* `ordo plan --estimate`: becomes ordo-estimate, on one core whatever --ranks says. */
+int cli_launch_estimate(ordo_cli *cli, int argc, char **argv);
 /* Path of the program of a verb, null if it is not installed. */
 char *cli_program(const char *verb);
 /* Where programs of verbs are looked for. */

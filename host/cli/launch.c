@@ -1,5 +1,7 @@
 /* launch.c - `ordo train|eval|generate`: prepares the environment, then becomes the program ordo-VERB.
  *
+ * `ordo plan --estimate` is such a program too, but of one process: it plans for ranks and starts none.
+ *
  * What must be true before the program starts is settled here: which BLAS kernels the CPU gets (OpenBLAS picks them while it is being
  * loaded, so setting it later is too late), one BLAS thread per rank, and how many ranks there are. With one rank, or under somebody
  * else's mpirun or srun, this process is replaced by the program; with several it stays as their parent (mpi_run.c).
@@ -103,10 +105,10 @@ static gboolean wanted_ranks(int argc, char **argv, int *ranks)
   return TRUE;
 }
 
-static int not_installed(const ordo_cli *cli, const char *verb)
+static int not_installed(const ordo_cli *cli, const char *verb, const char *name)
 {
   g_autofree char *what = g_strdup_printf("the program of `ordo %s` is not installed", verb);
-  g_autofree char *where = g_strdup_printf("%s/ordo-%s", cli_libexec(), verb);
+  g_autofree char *where = g_strdup_printf("%s/ordo-%s", cli_libexec(), name);
   g_autofree char *why = g_strdup_printf("`ordo %s` runs a program of its own, and there is no executable file at that path", verb);
   cli_error(
       cli, "E-RUN-NO-PROGRAM", what, where, why,
@@ -141,6 +143,43 @@ static int too_many(const ordo_cli *cli, const char *verb, int ranks)
   return CLI_USAGE;
 }
 
+/* Becomes the program, or runs it on several ranks. `words` begins with its path. */
+static int start(ordo_cli *cli, GPtrArray *words, int ranks)
+{
+  const char *program = g_ptr_array_index(words, 0);
+  if (cli->plugin_path) {
+    g_ptr_array_add(words, (gpointer) "--plugin-path");
+    g_ptr_array_add(words, cli->plugin_path);
+  }
+  if (cli->allow_insecure)
+    g_ptr_array_add(words, (gpointer) "--allow-insecure-dir");
+  g_ptr_array_add(words, NULL);
+
+  g_free(cli_prepare_blas());
+  setenv("ORDO_COLOUR_ERRORS", cli->colour_error ? "1" : "0", 1); /* the ranks write into a pipe and cannot see the terminal */
+  setenv("HWLOC_HIDE_ERRORS", "2", 0); /* without /sys (containers) the topology library warns on every start, to no use */
+  if (ranks > 1)
+    return cli_mpi_run(cli, ranks, (const char *const *)words->pdata);
+  execv(program, (char *const *)words->pdata);
+  cli_error(cli, "E-RUN-NO-PROGRAM", "the program could not be started", program, g_strerror(errno), "ordo doctor shows what is installed");
+  return CLI_FAILED;
+}
+
+int cli_launch_estimate(ordo_cli *cli, int argc, char **argv)
+{
+  g_autofree char *program = cli_program("estimate");
+  g_autoptr(GPtrArray) words = g_ptr_array_new();
+  int code = CLI_DONE;
+  if (!program)
+    return not_installed(cli, "plan --estimate", "estimate");
+  if (!cli_take_colour(cli, "plan", &argc, argv, &code))
+    return code;
+  g_ptr_array_add(words, program);
+  for (int i = 1; i < argc; i++)
+    g_ptr_array_add(words, argv[i]);
+  return start(cli, words, 1);
+}
+
 int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
 {
   g_autofree char *program = cli_program(verb);
@@ -149,8 +188,10 @@ int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
   int ranks = 0, code = CLI_DONE, around = ranks_around_us(&launcher);
   gboolean many;
 
+  if (!strcmp(verb, "estimate")) /* by its own name, too, it is of one process */
+    return cli_launch_estimate(cli, argc, argv);
   if (!program)
-    return not_installed(cli, verb);
+    return not_installed(cli, verb, verb);
   if (!cli_take_colour(cli, verb, &argc, argv, &code))
     return code;
   many = take_many_ranks(&argc, argv);
@@ -165,20 +206,5 @@ int cli_launch(ordo_cli *cli, const char *verb, int argc, char **argv)
   }
   if (!around && !many && ranks > MOST_RANKS_PER_CORE * cli_usable_cores())
     return too_many(cli, verb, ranks);
-  if (cli->plugin_path) {
-    g_ptr_array_add(words, (gpointer) "--plugin-path");
-    g_ptr_array_add(words, cli->plugin_path);
-  }
-  if (cli->allow_insecure)
-    g_ptr_array_add(words, (gpointer) "--allow-insecure-dir");
-  g_ptr_array_add(words, NULL);
-
-  g_free(cli_prepare_blas());
-  setenv("ORDO_COLOUR_ERRORS", cli->colour_error ? "1" : "0", 1); /* the ranks write into a pipe and cannot see the terminal */
-  setenv("HWLOC_HIDE_ERRORS", "2", 0); /* without /sys (containers) the topology library warns on every start, to no use */
-  if (!around && ranks > 1)
-    return cli_mpi_run(cli, ranks, (const char *const *)words->pdata);
-  execv(program, (char *const *)words->pdata);
-  cli_error(cli, "E-RUN-NO-PROGRAM", "the program could not be started", program, g_strerror(errno), "ordo doctor shows what is installed");
-  return CLI_FAILED;
+  return start(cli, words, around ? 1 : ranks);
 }

@@ -1,4 +1,4 @@
-/* verb_matrix.c - `ordo matrix`: every strategy found with every precision found, legal or the conflict. */
+/* verb_matrix.c - `ordo matrix`: every strategy found, alone and composed, with every precision found: the order or the conflict. */
 #include "cli.h"
 
 int cli_matrix(ordo_cli *cli, int argc, char **argv)
@@ -7,7 +7,7 @@ int cli_matrix(ordo_cli *cli, int argc, char **argv)
   int ranks = 2;
   const GOptionEntry entries[] = {
       {"json", 0, 0, G_OPTION_ARG_NONE, &json, "for a program", NULL},
-      {"ranks", 'n', 0, G_OPTION_ARG_INT, &ranks, "world size (default 2)", "N"},
+      {"ranks", 'n', 0, G_OPTION_ARG_INT, &ranks, "ranks on each mesh axis (default 2)", "N"},
       G_OPTION_ENTRY_NULL,
   };
   g_auto(GStrv) words = NULL;

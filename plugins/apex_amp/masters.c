@@ -134,7 +134,8 @@ static ordo_status make_master(amp *self, ordo_leaf *leaf)
       return amp_fail(job, ORDO_E_NOMEM,
                       "use more ranks with a sharding strategy, which shards masters as well, or a level without masters",
                       "the fp32 master of '%s' needs 2 * %zu bytes", leaf->name, bytes);
-    widen(leaf->dtype, leaf->data, leaf->numel, 1.0f, master->data);
+    if (ordo_job_has_data(job))
+      widen(leaf->dtype, leaf->data, leaf->numel, 1.0f, master->data);
   }
   return job->set_master(job->ctx, leaf, master->data, master->grad);
 }
@@ -194,7 +195,7 @@ static void unscale_range(const ordo_leaf *leaf, int64_t first, int64_t n, float
 void amp_unscale_gradients(amp *self, float inverse, int *all_finite)
 {
   const ordo_model *model = self->job->model;
-  for (uint32_t i = 0; i < model->n_leaves; i++) {
+  for (uint32_t i = 0; ordo_job_has_data(self->job) && i < model->n_leaves; i++) {
     const ordo_leaf *leaf = model->leaves[i];
     if (!(leaf->flags & ORDO_PARAM_REQUIRES_GRAD) || leaf->grad_state != ORDO_GRAD_HELD || leaf->grad == NULL)
       continue;
@@ -210,7 +211,7 @@ void amp_unscale_gradients(amp *self, float inverse, int *all_finite)
 
 void amp_copy_masters(amp *self)
 {
-  for (uint32_t i = 0; i < self->n_masters; i++) {
+  for (uint32_t i = 0; ordo_job_has_data(self->job) && i < self->n_masters; i++) {
     const amp_master *master = &self->masters[i];
     if (master->leaf->grad_state == ORDO_GRAD_HELD && master->leaf->numel > 0)
       ordo_half_narrow(master->leaf->dtype, master->data, master->leaf->numel, master->leaf->data);
@@ -220,7 +221,7 @@ void amp_copy_masters(amp *self)
 const ordo_leaf *amp_first_bad_weight(const amp *self)
 {
   const ordo_model *model = self->job->model;
-  for (uint32_t i = 0; i < model->n_leaves; i++) {
+  for (uint32_t i = 0; ordo_job_has_data(self->job) && i < model->n_leaves; i++) {
     const ordo_leaf *leaf = model->leaves[i];
     for (uint64_t c = 0; leaf->opaque == NULL && leaf->data != NULL && c < leaf->placement->n_chunks; c++) {
       const ordo_chunk *chunk = &leaf->placement->chunks[c];

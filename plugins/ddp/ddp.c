@@ -43,7 +43,8 @@ ORDO_MANIFEST(
     "option=gradient_as_bucket_view|bool|true||always true: gradients live in their bucket, nothing is copied\n"
     "option=ignored|string|||patterns of parameters whose gradients are not averaged, joined with ','\n"
     "option=reduce_nan_check|bool|false||stop if a gradient holds NaN or infinity before it is averaged (not with a loss scaler)\n"
-    "option=stats_interval|int|100|0..|overlap statistics in the first 10 steps and then every so many; 0: none\n");
+    "option=stats_interval|int|100|0..|overlap statistics in the first 10 steps and then every so many; 0: none\n"
+    "dry_run=yes\n");
 
 /* ---- shared helpers ---- */
 
@@ -60,7 +61,7 @@ ordo_status ddp_fail(const ordo_job *job, ordo_status status, const char *hint, 
 void *ddp_alloc(const ordo_job *job, uint64_t count, size_t size)
 {
   uint64_t bytes = count * size;
-  void *memory = count <= SIZE_MAX / size ? job->alloc(job->ctx, bytes > 0 ? bytes : 1, ORDO_MEM_COMM) : NULL;
+  void *memory = count <= SIZE_MAX / size ? job->alloc(job->ctx, bytes > 0 ? bytes : 1, ORDO_MEM_OTHER) : NULL;
   if (memory == NULL)
     ddp_fail(job, ORDO_E_NOMEM, "use fewer ranks on this machine, or a smaller model", "ddp could not get %llu bytes for its lists",
              (unsigned long long)bytes);
@@ -124,38 +125,6 @@ static ordo_status validate(void *instance)
   if (self->options.bucket_cap <= 0 || self->options.first_bucket <= 0)
     return ddp_fail(self->job, ORDO_E_INVALID, "the defaults are 25MiB and 1MiB", "bucket_cap and first_bucket must be at least one byte");
   return ORDO_OK;
-}
-
-/* From the description: the buckets that rebuilding makes if gradients become ready in reverse order of definition. */
-static ordo_status estimate(void *instance, ordo_estimate *result)
-{
-  ddp *self = instance;
-  const ordo_model *model = self->job->model;
-  const int64_t limits[2] = {self->options.first_bucket, self->options.bucket_cap};
-  int64_t *bytes = ddp_alloc(self->job, model->n_leaves, sizeof *bytes), total = 0;
-  ordo_dtype *dtypes = ddp_alloc(self->job, model->n_leaves, sizeof *dtypes);
-  uint32_t *lists = ddp_alloc(self->job, 2 * (uint64_t)model->n_leaves, sizeof *lists), n = 0; /* order, then bucket_of */
-  ordo_status status = bytes != NULL && dtypes != NULL && lists != NULL ? ORDO_OK : ORDO_E_NOMEM;
-  for (uint32_t i = model->n_leaves; status == ORDO_OK && i-- > 0;) {
-    const ordo_leaf *leaf = model->leaves[i];
-    if ((leaf->flags & ORDO_PARAM_REQUIRES_GRAD) == 0)
-      continue;
-    bytes[i] = leaf->numel * (int64_t)ordo_dtype_size(leaf->grad_dtype);
-    dtypes[i] = leaf->grad_dtype;
-    total += bytes[i];
-    lists[n++] = i;
-  }
-  if (status == ORDO_OK && ORDO_HAS(result, ordo_estimate, payload_per_step)) {
-    int compressed = ddp_compression_dtype(self->options.hook) != 0;
-    result->bytes[ORDO_MEM_GRADIENTS] = total;
-    result->bytes[ORDO_MEM_COMM] = compressed ? total / 2 : 0;
-    result->calls_per_step = ddp_assign_buckets(bytes, dtypes, lists, n, limits, 2, lists + model->n_leaves);
-    result->payload_per_step = compressed ? total / 2 : total;
-  }
-  ddp_free(self->job, bytes);
-  ddp_free(self->job, dtypes);
-  ddp_free(self->job, lists);
-  return status;
 }
 
 static ordo_status wrap(void *instance)
@@ -260,7 +229,6 @@ static const ordo_strategy strategy = {
     .create = create,
     .validate = validate,
     .destroy = destroy,
-    .estimate = estimate,
     .wrap = wrap,
     .undo = undo,
     .step_begin = step_begin,

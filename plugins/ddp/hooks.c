@@ -61,7 +61,7 @@ static ordo_status start(void *instance, const ordo_bucket *bucket, void **handl
   compression *self = instance;
   uint16_t *restrict wire = self->wire + (bucket->data - self->base);
   const float *restrict data = bucket->data;
-  const int64_t n = bucket->numel;
+  const int64_t n = ordo_job_has_data(self->job) ? bucket->numel : 0;
   const float factor = (float)(1.0 / bucket->divide_factor);
   if (self->dtype == ORDO_BF16)
     for (int64_t i = 0; i < n; i++)
@@ -84,7 +84,7 @@ static ordo_status finish(void *instance, const ordo_bucket *bucket, void *handl
   compression *self = instance;
   const uint16_t *restrict wire = self->wire + (bucket->data - self->base);
   float *restrict data = bucket->data;
-  const int64_t n = bucket->numel;
+  const int64_t n = ordo_job_has_data(self->job) ? bucket->numel : 0;
   ordo_status status = self->comm->wait(self->comm->ctx, handle);
   if (status != ORDO_OK)
     return status;

@@ -257,6 +257,12 @@ void ddp_reducer_micro_begin(ddp_reducer *reducer, const ordo_step_info *info)
   }
 }
 
+static void clear(const ddp_reducer *reducer, const ddp_slot *slot)
+{
+  if (ordo_job_has_data(reducer->job))
+    memset(slot->view, 0, (size_t)slot->bytes);
+}
+
 /* Clears what was not written, fetches what another strategy wrote elsewhere, and checks the numbers if asked to. */
 static ordo_status complete_bucket(ddp_reducer *reducer, const ddp_bucket *bucket)
 {
@@ -265,17 +271,18 @@ static ordo_status complete_bucket(ddp_reducer *reducer, const ddp_bucket *bucke
     if (slot->bytes == 0)
       continue;
     if (!slot->used)
-      memset(slot->view, 0, (size_t)slot->bytes);
+      clear(reducer, slot);
     else if (slot->leaf->grad != slot->view) {
       if (slot->direct || slot->leaf->grad == NULL)
         return ddp_fail(reducer->job, ORDO_E_INVARIANT, "a gradient must stay in its bucket from strategy.wrap(ddp) on",
                         "something else moved the gradient of '%s' out of its bucket", slot->leaf->name);
-      memcpy(slot->view, slot->leaf->grad, (size_t)slot->bytes);
+      if (ordo_job_has_data(reducer->job))
+        memcpy(slot->view, slot->leaf->grad, (size_t)slot->bytes);
       ordo_status status = reducer->job->set_grad(reducer->job->ctx, slot->leaf, slot->view);
       if (status != ORDO_OK)
         return status;
     }
-    if (slot->used && reducer->owner->options.nan_check && !ddp_slot_is_finite(slot))
+    if (slot->used && reducer->owner->options.nan_check && ordo_job_has_data(reducer->job) && !ddp_slot_is_finite(slot))
       slot->problem |= DDP_NOT_FINITE;
   }
   return ORDO_OK;

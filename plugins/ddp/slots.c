@@ -85,7 +85,7 @@ static int is_direct(const ordo_leaf *leaf)
   }
   int sharded = 0;
   for (int a = 0; a < ORDO_MAX_AXES; a++)
-    sharded |= leaf->placement != NULL && leaf->placement->data[a] == ORDO_SHARD;
+    sharded |= leaf->placement != NULL && leaf->placement->data[a] >= ORDO_SHARD;
   return leaf->n_params > 0 && (leaf->data != NULL || !sharded);
 }
 

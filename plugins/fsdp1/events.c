@@ -55,6 +55,7 @@ void fsdp1_settle(void *instance, sharding_group *group, int fresh)
 {
   fsdp1 *self = instance;
   const fsdp1_flat_param *flat = group->user;
+  fresh = fresh && ordo_job_has_data(self->job);
   if (fresh)
     clear_gaps(self, flat, group->full_grad);
   for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
@@ -65,16 +66,17 @@ void fsdp1_settle(void *instance, sharding_group *group, int fresh)
   }
 }
 
-/* Is the gradient of the leaf where this plugin put it? A strategy that observes shards (ddp on another axis) takes it into its buckets. */
+/* Is the gradient of the leaf where this plugin put it? A strategy that observes shards (ddp on another axis) takes it into its buckets.
+ * One that nobody used here is reported too: replicas of this axis may have used it, and then it holds their sum. */
 static ordo_status report_leaf(const fsdp1 *self, ordo_leaf *leaf, float *grad, int held, double divided_by)
 {
   const ordo_job *job = self->job;
   ordo_status status = ORDO_OK;
-  if (leaf->grad != grad)
+  if (held && leaf->grad != grad)
     status = job->set_grad(job->ctx, leaf, grad);
   if (status == ORDO_OK && leaf->grad_state != (held ? ORDO_GRAD_HELD : ORDO_GRAD_NONE))
     status = job->mark_grad(job->ctx, leaf, held ? ORDO_GRAD_HELD : ORDO_GRAD_NONE);
-  return status == ORDO_OK && held ? job->mark_reduced(job->ctx, leaf, divided_by) : status;
+  return status == ORDO_OK ? job->mark_reduced(job->ctx, leaf, divided_by) : status;
 }
 
 static float *gradient_of(const fsdp1 *self, const fsdp1_item *item, const ordo_leaf *leaf)
@@ -82,8 +84,6 @@ static float *gradient_of(const fsdp1 *self, const fsdp1_item *item, const ordo_
   const fsdp1_flat_param *flat = &self->flats[item->flat];
   if (leaf->numel == 0)
     return NULL;
-  if (!self->options.use_orig_params)
-    return flat->group->grad_shard;
   return flat->group->grad_shard + ((const float *)leaf->data - flat->group->shard);
 }
 
@@ -99,11 +99,14 @@ static ordo_status report_views(const fsdp1 *self, const fsdp1_flat_param *flat,
   return status;
 }
 
-/* One leaf for all parameters of a unit has one state: either all of them got a gradient, or none. */
-static ordo_status report_flat(const fsdp1 *self, const fsdp1_flat_param *flat, double divided_by, int held)
+/* A leaf of several parameters, items [first, last), has one state: either all of them got a gradient, or none. */
+static ordo_status report_items(const fsdp1 *self, const fsdp1_flat_param *flat, uint32_t first, uint32_t last, double divided_by,
+                                int held)
 {
   const fsdp1_item *used = NULL, *unused = NULL;
-  for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
+  if (!self->items[first].trainable)
+    return ORDO_OK;
+  for (uint32_t i = first; i < last; i++) {
     if (self->votes[i])
       used = &self->items[i];
     else
@@ -114,8 +117,19 @@ static ordo_status report_flat(const fsdp1 *self, const fsdp1_flat_param *flat, 
         self->job, ORDO_E_INVARIANT, "use use_orig_params=true, or use every parameter of a unit in every step",
         "parameter '%s' got a gradient in this step and '%s' of the same flat parameter '%s' did not; one leaf cannot skip a part",
         used->param->name, unused->param->name, flat->name);
-  ordo_leaf *leaf = self->job->model->leaves[self->leaf_of_item[flat->first_item]];
-  return report_leaf(self, leaf, gradient_of(self, &self->items[flat->first_item], leaf), held && used != NULL, divided_by);
+  ordo_leaf *leaf = self->job->model->leaves[self->leaf_of_item[first]];
+  return report_leaf(self, leaf, gradient_of(self, &self->items[first], leaf), held && used != NULL, divided_by);
+}
+
+static ordo_status report_flat(const fsdp1 *self, const fsdp1_flat_param *flat, double divided_by, int held)
+{
+  ordo_status status = ORDO_OK;
+  for (uint32_t first = flat->first_item, last; status == ORDO_OK && first < flat->first_item + flat->n_items; first = last) {
+    for (last = first + 1; last < flat->first_item + flat->n_items && self->leaf_of_item[last] == self->leaf_of_item[first];)
+      last++;
+    status = report_items(self, flat, first, last, divided_by, held);
+  }
+  return status;
 }
 
 ordo_status fsdp1_reduced(void *instance, sharding_group *group, double divided_by, int held)

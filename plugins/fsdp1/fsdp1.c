@@ -31,6 +31,8 @@ ORDO_MANIFEST(
     "steps=strategy.wrap\n"
     "replaces_leaves=strategy.wrap\n"
     "reduces=yes\n"
+    "provides=sharded_parameters\n"
+    "conflicts=sharded_parameters\n"
     "mesh_axis=data\n"
     "alias=fsdp1_full_shard:sharding_strategy=FULL_SHARD\n"
     "alias=fsdp1_shard_grad_op:sharding_strategy=SHARD_GRAD_OP\n"
@@ -59,7 +61,8 @@ ORDO_MANIFEST(
     "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
-    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n");
+    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n"
+    "dry_run=yes\n");
 
 /* ---- shared helpers ---- */
 
@@ -203,61 +206,6 @@ static ordo_status load_sharded(void *instance)
   return fsdp1_load(instance);
 }
 
-/* Root and the two largest other units, gathered; `most` gets the largest one. */
-static int64_t gathered_numel(const fsdp1 *self, int64_t *most)
-{
-  int64_t second = 0;
-  *most = 0;
-  for (uint32_t f = 1; f < self->n_flats; f++) {
-    int64_t numel = self->flats[f].layout.shard_numel * self->job->axis->size;
-    second = numel > *most ? *most : numel > second ? numel : second;
-    *most = numel > *most ? numel : *most;
-  }
-  return self->flats[0].layout.shard_numel * self->job->axis->size + *most + second;
-}
-
-static int64_t whole_numel(const fsdp1 *self)
-{
-  int64_t numel = 0;
-  for (uint32_t f = 0; f < self->n_flats; f++)
-    numel += self->flats[f].layout.shard_numel * self->job->axis->size;
-  return numel;
-}
-
-static void fill_estimate(const fsdp1 *self, ordo_estimate *result)
-{
-  const int whole = self->options.sharding_strategy == FSDP1_NO_SHARD, again = self->options.sharding_strategy == FSDP1_FULL_SHARD;
-  const int64_t world = self->job->axis->size;
-  int64_t shards = 0, trained = 0, most, gathered = gathered_numel(self, &most);
-  for (uint32_t f = 0; f < self->n_flats; f++) {
-    const fsdp1_flat_param *flat = &self->flats[f];
-    const int64_t numel = flat->layout.shard_numel * (whole ? world : 1), full = flat->layout.shard_numel * world * 4;
-    if (flat->n_items == 0)
-      continue;
-    shards += numel * 4;
-    trained += flat->trainable ? numel * 4 : 0;
-    int64_t passes = whole ? 0 : again && f > 0 && !self->job->eval_only ? 2 : 1; /* the root stays gathered */
-    result->calls_per_step += passes + flat->trainable;
-    result->payload_per_step += full * (passes + flat->trainable);
-  }
-  if (!again) /* everything stays gathered until its backward */
-    gathered = whole_numel(self);
-  result->bytes[ORDO_MEM_WEIGHTS] = shards + (whole ? 0 : gathered * 4);
-  result->bytes[ORDO_MEM_GRADIENTS] = trained + (whole || trained == 0 ? 0 : (self->flats[0].layout.shard_numel * world + most) * 4);
-}
-
-static ordo_status estimate(void *instance, ordo_estimate *result)
-{
-  fsdp1 *self = instance;
-  const int wrapped = self->sharding != NULL;
-  ordo_status status = wrapped ? ORDO_OK : fsdp1_layout_make(self);
-  if (status == ORDO_OK && ORDO_HAS(result, ordo_estimate, payload_per_step))
-    fill_estimate(self, result);
-  if (!wrapped)
-    fsdp1_layout_clear(self);
-  return status;
-}
-
 /* ---- tables ---- */
 
 static ordo_status grad_ready(void *instance, const ordo_param *param)
@@ -290,7 +238,6 @@ static const ordo_strategy strategy = {
     .create = create,
     .validate = validate,
     .destroy = destroy,
-    .estimate = estimate,
     .wrap = wrap,
     .load_sharded = load_sharded,
     .undo = undo,

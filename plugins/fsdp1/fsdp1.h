@@ -55,7 +55,7 @@ typedef struct fsdp1 {
   const ordo_job *job;
   fsdp1_options options;
   /* from strategy.wrap on */
-  fsdp1_item *items; /* flat parameter by flat parameter, definition order within */
+  fsdp1_item *items; /* flat parameter by flat parameter, by offset within */
   uint32_t n_items;
   uint32_t *item_of_param; /* by index of param, UINT32_MAX for an ignored one */
   fsdp1_flat_param *flats;
@@ -82,6 +82,8 @@ void fsdp1_free(const ordo_job *job, void *memory);
 
 /* layout.c: makes items and flats from job->model, or says why not. Everything is freed by fsdp1_layout_clear. */
 ordo_status fsdp1_layout_make(fsdp1 *self);
+/* Both leaves lie on the other axes alike: without views they may share a leaf. */
+int fsdp1_same_placement(const ordo_leaf *a, const ordo_leaf *b);
 void fsdp1_layout_clear(fsdp1 *self);
 
 /* wrap.c */

@@ -79,7 +79,7 @@ static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
     return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; on two axes use tp=N+fsdp1 or ddp=N+fsdp1",
                       "leaf '%s' is no whole parameter: the model was wrapped by another strategy before", leaf->name);
   for (uint32_t a = 0; a < self->job->mesh->n_axes; a++)
-    if (self->job->mesh->axes[a]->kind == ORDO_AXIS_DATA && leaf->placement->data[a] == ORDO_SHARD)
+    if (self->job->mesh->axes[a]->kind == ORDO_AXIS_DATA && leaf->placement->data[a] != ORDO_REPLICATE)
       return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
                         "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
   if (leaf->opaque != NULL || leaf->dtype != ORDO_F32)
@@ -92,6 +92,12 @@ static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
 static uint32_t flat_of_leaf(const fsdp1 *self, const ordo_leaf *leaf)
 {
   return self->flat_of_unit[leaf->params[0]->unit];
+}
+
+int fsdp1_same_placement(const ordo_leaf *a, const ordo_leaf *b)
+{
+  return memcmp(a->placement->data, b->placement->data, sizeof a->placement->data) == 0 &&
+         memcmp(a->placement->grad_partial, b->placement->grad_partial, sizeof a->placement->grad_partial) == 0;
 }
 
 /* Units of one type each, said with the names of two parameters that differ. */
@@ -112,14 +118,14 @@ static ordo_status check_types(const fsdp1 *self)
   return ORDO_OK;
 }
 
-/* Without views one leaf stands for the whole unit, so the optimizer cannot tell its parameters apart. */
+/* Without views one leaf stands for all parameters of a unit with one placement, so the optimizer cannot tell them apart. */
 static ordo_status check_uniform(const fsdp1 *self)
 {
   const ordo_model *model = self->job->model;
   for (uint32_t i = 0; !self->options.use_orig_params && i < model->n_leaves; i++)
     for (uint32_t k = 0; k < i; k++) {
       const ordo_leaf *a = model->leaves[k], *b = model->leaves[i];
-      if (is_ignored(self, a) || is_ignored(self, b) || flat_of_leaf(self, a) != flat_of_leaf(self, b))
+      if (is_ignored(self, a) || is_ignored(self, b) || flat_of_leaf(self, a) != flat_of_leaf(self, b) || !fsdp1_same_placement(a, b))
         continue;
       if ((a->flags ^ b->flags) & ORDO_PARAM_REQUIRES_GRAD)
         return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
@@ -147,15 +153,45 @@ static void add_item(fsdp1 *self, const ordo_leaf *leaf, uint32_t flat)
   self->n_items++;
 }
 
+/* Definition order; without views, parameters of one placement stand together, so that each placement is one range and one leaf: what a
+ * tensor-parallel step split and what it replicated (norms) differ in who holds them, and a norm must count the replicated ones once. */
+static void add_items(fsdp1 *self, uint32_t index)
+{
+  const ordo_model *model = self->job->model;
+  for (uint32_t first = 0; first < model->n_leaves; first++) {
+    const ordo_leaf *leaf = model->leaves[first];
+    if (is_ignored(self, leaf) || flat_of_leaf(self, leaf) != index || self->item_of_param[leaf->params[0]->index] != UINT32_MAX)
+      continue;
+    add_item(self, leaf, index);
+    for (uint32_t i = first + 1; !self->options.use_orig_params && i < model->n_leaves; i++)
+      if (!is_ignored(self, model->leaves[i]) && flat_of_leaf(self, model->leaves[i]) == index &&
+          fsdp1_same_placement(leaf, model->leaves[i]))
+        add_item(self, model->leaves[i], index);
+  }
+}
+
+/* Slices of another axis may be uneven. A flat parameter gives each item the room of its largest slice, so that it is cut at the same
+ * places on all ranks of that axis: what the axis replicates must lie on the same rank of this one everywhere, or it is no replica. */
+static ordo_status widen(const fsdp1 *self, const fsdp1_flat_param *flat, int64_t *sizes)
+{
+  const ordo_mesh *mesh = self->job->mesh;
+  ordo_status status = ORDO_OK;
+  for (uint32_t a = 0; status == ORDO_OK && a < mesh->n_axes; a++) {
+    int sliced = 0;
+    for (uint32_t i = 0; i < flat->n_items; i++)
+      sliced |= self->items[flat->first_item + i].old_leaf->placement->data[a] != ORDO_REPLICATE;
+    if (sliced && a != self->job->axis->index)
+      status = ordo_all_reduce(mesh->axes[a]->comm, sizes, flat->n_items, ORDO_I64, ORDO_MAX, 1.0);
+  }
+  return status;
+}
+
 static ordo_status lay_out(fsdp1 *self, uint32_t index)
 {
   fsdp1_flat_param *flat = &self->flats[index];
-  const ordo_model *model = self->job->model;
   const int64_t align = self->options.use_orig_params ? FSDP1_ALIGNMENT / (int64_t)ordo_dtype_size(self->options.sharding.param_dtype) : 1;
   flat->first_item = self->n_items;
-  for (uint32_t i = 0; i < model->n_leaves; i++)
-    if (!is_ignored(self, model->leaves[i]) && flat_of_leaf(self, model->leaves[i]) == index)
-      add_item(self, model->leaves[i], index);
+  add_items(self, index);
   flat->n_items = self->n_items - flat->first_item;
   int64_t *sizes = fsdp1_alloc(self->job, 2 * (uint64_t)flat->n_items + 1, sizeof *sizes, ORDO_MEM_OTHER);
   if (sizes == NULL)
@@ -164,11 +200,12 @@ static ordo_status lay_out(fsdp1 *self, uint32_t index)
     sizes[i] = self->items[flat->first_item + i].numel;
     flat->trainable |= self->items[flat->first_item + i].trainable;
   }
+  ordo_status status = widen(self, flat, sizes);
   flat->layout = fsdp1_flat_layout(sizes, flat->n_items, align, self->job->axis->size, sizes + flat->n_items);
   for (uint32_t i = 0; i < flat->n_items; i++)
     self->items[flat->first_item + i].offset = sizes[flat->n_items + i];
   fsdp1_free(self->job, sizes);
-  return ORDO_OK;
+  return status;
 }
 
 /* "model.layers.0.flat_param", "flat_param" for the root: what checkpoints and errors call it. */

@@ -51,7 +51,7 @@ static ordo_status sync_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
   ordo_status status = read_flat(self, flat, full);
   if (status == ORDO_OK)
     status = broadcast(self, full, (int64_t)bytes);
-  if (status == ORDO_OK)
+  if (status == ORDO_OK && ordo_job_has_data(self->job))
     memcpy(group->shard, full + (whole ? 0 : group->shard_numel * self->job->axis->coordinate), (size_t)group->shard_numel * sizeof *full);
   fsdp1_free(self->job, full);
   return status;

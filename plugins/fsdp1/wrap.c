@@ -2,12 +2,16 @@
  *
  * With views (use_orig_params=true) there is a leaf per parameter, a part of this rank's shard: groups, weight-decay masks and frozen
  * subsets stay what they were, and a rank may hold no element of a parameter. Without, there is one leaf per flat parameter, padding
- * included. In both cases leaves are named in the transaction of replace_leaves, so an optimizer that exists already is moved or the wrap
- * is refused: flat leaves behind its back would leave it stepping on dead memory (accelerate #3256).
+ * included; where a tensor-parallel step split some of its parameters and not others, one for each placement. In both cases leaves are
+ * named in the transaction of replace_leaves, so an optimizer that exists already is moved or the wrap is refused: flat leaves behind its
+ * back would leave it stepping on dead memory (accelerate #3256).
  */
 #include "fsdp1.h"
 
+#include <stdio.h>
 #include <string.h>
+
+enum { NAME = 256 };
 
 /* ---- groups of the sharding core ---- */
 
@@ -64,6 +68,7 @@ typedef struct leaf_plan {
   ordo_leaf_link *links;
   ordo_chunk *chunks;
   const ordo_param **params;
+  char (*names)[NAME]; /* of leaves that share a flat parameter */
   uint32_t n_specs, n_links, n_chunks, n_params;
 } leaf_plan;
 
@@ -150,24 +155,70 @@ static ordo_status add_view(fsdp1 *self, leaf_plan *plan, const ordo_leaf *old_l
   return status;
 }
 
-/* The shard of a flat parameter as one leaf. */
-static ordo_status add_flat(fsdp1 *self, leaf_plan *plan, const fsdp1_flat_param *flat)
+/* The first item after `first` whose parameter lies otherwise on the other axes, or the end of the flat parameter. */
+static uint32_t end_of_placement(const fsdp1 *self, const fsdp1_flat_param *flat, uint32_t first)
+{
+  uint32_t end = first + 1;
+  while (end < flat->first_item + flat->n_items && fsdp1_same_placement(self->items[first].old_leaf, self->items[end].old_leaf))
+    end++;
+  return end;
+}
+
+/* Elements [*begin, *end) of this rank's shard that belong to items [first, last), the padding behind each included. */
+static void shard_range(const fsdp1 *self, const fsdp1_flat_param *flat, uint32_t first, uint32_t last, int64_t *begin, int64_t *end)
+{
+  const int64_t numel = flat->group->shard_numel, shard = flat->layout.shard_numel;
+  const int64_t start = self->options.sharding_strategy == FSDP1_NO_SHARD ? 0 : shard * self->job->axis->coordinate;
+  const int64_t from = self->items[first].offset - start;
+  const int64_t to = last < flat->first_item + flat->n_items ? self->items[last].offset - start : numel;
+  *begin = from < 0 ? 0 : from > numel ? numel : from;
+  *end = to > numel ? numel : to < *begin ? *begin : to;
+}
+
+/* "model.layers.0.flat_param.tp" for what the axis 'tp' splits, if the unit holds other parameters that it does not. */
+static const char *name_leaf(const fsdp1 *self, const fsdp1_flat_param *flat, const uint8_t *placed, char *name)
+{
+  const ordo_mesh *mesh = self->job->mesh;
+  size_t used = (size_t)snprintf(name, NAME, "%s", flat->name);
+  for (uint32_t a = 0; a < mesh->n_axes && used < NAME; a++)
+    if (a != self->job->axis->index && placed[a] != ORDO_REPLICATE)
+      used += (size_t)snprintf(name + used, NAME - used, placed[a] > ORDO_SHARD ? ".%.40s.copies" : ".%.40s", mesh->axes[a]->name);
+  return name;
+}
+
+/* The shard of a flat parameter as one leaf; `first` to `last` are its items, or those of one placement. */
+static ordo_status add_flat(fsdp1 *self, leaf_plan *plan, const fsdp1_flat_param *flat, uint32_t first, uint32_t last)
 {
   ordo_leaf_spec *spec = &plan->specs[plan->n_specs];
+  const int alone = last - first == flat->n_items;
+  int64_t start, stop;
   ordo_status status = ORDO_OK;
-  *spec = make_spec(self, &self->items[flat->first_item], flat->name);
-  spec->numel = flat->group->shard_numel;
-  spec->data = flat->group->shard;
-  spec->grad = flat->trainable ? flat->group->grad_shard : NULL;
-  for (uint32_t i = flat->first_item; status == ORDO_OK && i < flat->first_item + flat->n_items; i++) {
+  shard_range(self, flat, first, last, &start, &stop);
+  *spec = make_spec(self, &self->items[first], flat->name);
+  if (!alone)
+    spec->name = name_leaf(self, flat, spec->placement.data, plan->names[plan->n_specs]);
+  spec->numel = stop - start;
+  spec->data = spec->numel > 0 ? flat->group->shard + start : NULL;
+  spec->grad = spec->numel > 0 && self->items[first].trainable ? flat->group->grad_shard + start : NULL;
+  for (uint32_t i = first; status == ORDO_OK && i < last; i++) {
     int64_t begin, end, at;
     held_range(self, &self->items[i], &begin, &end, &at);
     add_params(plan, spec, self->items[i].old_leaf);
-    status = add_chunks(self, plan, spec, &self->items[i], at);
+    status = add_chunks(self, plan, spec, &self->items[i], at - start);
     add_link(plan, self->items[i].old_leaf);
     self->leaf_of_item[i] = plan->n_specs;
   }
   plan->n_specs++;
+  return status;
+}
+
+static ordo_status add_flats(fsdp1 *self, leaf_plan *plan, const fsdp1_flat_param *flat)
+{
+  ordo_status status = ORDO_OK;
+  for (uint32_t first = flat->first_item, last; status == ORDO_OK && first < flat->first_item + flat->n_items; first = last) {
+    last = end_of_placement(self, flat, first);
+    status = add_flat(self, plan, flat, first, last);
+  }
   return status;
 }
 
@@ -217,7 +268,7 @@ static ordo_status plan_leaves(fsdp1 *self, leaf_plan *plan)
   }
   for (uint32_t f = 0; status == ORDO_OK && !self->options.use_orig_params && f < self->n_flats; f++)
     if (self->flats[f].n_items > 0)
-      status = add_flat(self, plan, &self->flats[f]);
+      status = add_flats(self, plan, &self->flats[f]);
   return status;
 }
 
@@ -230,7 +281,9 @@ static ordo_status replace(fsdp1 *self)
   plan.links = fsdp1_alloc(job, n, sizeof *plan.links, ORDO_MEM_OTHER);
   plan.chunks = fsdp1_alloc(job, (uint64_t)n * FSDP1_MAX_CHUNKS, sizeof *plan.chunks, ORDO_MEM_OTHER);
   plan.params = fsdp1_alloc(job, job->model->n_params, sizeof *plan.params, ORDO_MEM_OTHER);
-  ordo_status status = plan.specs != NULL && plan.links != NULL && plan.chunks != NULL && plan.params != NULL ? ORDO_OK : ORDO_E_NOMEM;
+  plan.names = fsdp1_alloc(job, n, sizeof *plan.names, ORDO_MEM_OTHER);
+  const int complete = plan.specs != NULL && plan.links != NULL && plan.chunks != NULL && plan.params != NULL && plan.names != NULL;
+  ordo_status status = complete ? ORDO_OK : ORDO_E_NOMEM;
   if (status == ORDO_OK)
     status = plan_leaves(self, &plan);
   if (status == ORDO_OK)
@@ -239,6 +292,7 @@ static ordo_status replace(fsdp1 *self)
   fsdp1_free(job, plan.links);
   fsdp1_free(job, plan.chunks);
   fsdp1_free(job, (void *)plan.params);
+  fsdp1_free(job, plan.names);
   return status;
 }
 

@@ -51,15 +51,16 @@ ordo_status fsdp2_vote(void *instance)
   return ordo_all_reduce(sharding_sum_ranks(self->job), self->votes, self->n_shards, ORDO_I32, ORDO_MAX, 1.0);
 }
 
-/* A strategy that observes shards (ddp on another axis) has put the gradient of the leaf into its own buckets. */
+/* A strategy that observes shards (ddp on another axis) has put the gradient of the leaf into its own buckets. One that nobody used here
+ * is reported too: replicas of this axis may have used it, and then it holds their sum. */
 static ordo_status report(const fsdp2 *self, uint32_t index, const float *grad, double divided_by, int held)
 {
   const ordo_job *job = self->job;
   ordo_leaf *leaf = job->model->leaves[index];
-  if (held && leaf->grad != grad && leaf->numel > 0)
+  if (held && leaf->grad != grad && leaf->numel > 0 && ordo_job_has_data(job))
     memcpy(leaf->grad, grad, (size_t)leaf->numel * sizeof *grad);
   ordo_status status = job->mark_grad(job->ctx, leaf, held ? ORDO_GRAD_HELD : ORDO_GRAD_NONE);
-  return status == ORDO_OK && held ? job->mark_reduced(job->ctx, leaf, divided_by) : status;
+  return status == ORDO_OK ? job->mark_reduced(job->ctx, leaf, divided_by) : status;
 }
 
 ordo_status fsdp2_reduced(void *instance, sharding_group *group, double divided_by, int held)

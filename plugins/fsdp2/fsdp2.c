@@ -28,6 +28,8 @@ ORDO_MANIFEST(
     "steps=strategy.prepare_joint\n"
     "replaces_leaves=strategy.prepare_joint\n"
     "reduces=yes\n"
+    "provides=sharded_parameters\n"
+    "conflicts=sharded_parameters\n"
     "mesh_axis=data\n"
     "alias=fsdp2_kept:reshard_after_forward=false\n"
     "alias=fsdp2_bf16:param_dtype=bf16\n"
@@ -49,7 +51,8 @@ ORDO_MANIFEST(
     "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
-    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n");
+    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n"
+    "dry_run=yes\n");
 
 void *fsdp2_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag)
 {
@@ -101,61 +104,6 @@ static void undo(void *instance, ordo_step step)
     fsdp2_unprepare(instance);
 }
 
-typedef struct group_size {
-  int64_t whole, trained; /* bytes of the gathered group, and of its gradient */
-} group_size;
-
-static group_size size_of_group(const fsdp2 *self, uint32_t group)
-{
-  group_size size = {0, 0};
-  for (uint32_t i = 0; i < self->n_shards; i++) {
-    const fsdp2_shard *shard = &self->shards[i];
-    const int64_t bytes = shard->chunk * shard->width * self->job->axis->size * (int64_t)sizeof(float);
-    if (shard->ignored || shard->group != group)
-      continue;
-    size.whole += bytes;
-    size.trained += shard->trainable ? bytes : 0;
-  }
-  return size;
-}
-
-/* From the description: shards, the root, two groups, one gradient. Messages are counted in their own type. */
-static void fill_estimate(const fsdp2 *self, ordo_estimate *result)
-{
-  const sharding_options *options = &self->options.sharding;
-  const int64_t world = self->job->axis->size, passes = options->reshard_after_forward && !self->job->eval_only ? 2 : 1;
-  int64_t all = 0, trained = 0, first = 0, second = 0, gradient = 0;
-  const group_size root = size_of_group(self, 0);
-  for (uint32_t g = 0; g < self->n_groups; g++) {
-    const group_size size = size_of_group(self, g);
-    const int64_t gathers = size.whole == 0 ? 0 : g == 0 ? 1 : passes;
-    all += size.whole;
-    trained += size.trained;
-    result->calls_per_step += gathers + (size.trained > 0);
-    result->payload_per_step += gathers * size.whole * (int64_t)ordo_dtype_size(options->param_dtype) / 4 +
-                                size.trained * (int64_t)ordo_dtype_size(options->reduce_dtype) / 4;
-    if (g == 0)
-      continue;
-    second = size.whole > first ? first : size.whole > second ? size.whole : second;
-    first = size.whole > first ? size.whole : first;
-    gradient = size.trained > gradient ? size.trained : gradient;
-  }
-  result->bytes[ORDO_MEM_WEIGHTS] = all / world + (options->reshard_after_forward ? root.whole + first + second : all);
-  result->bytes[ORDO_MEM_GRADIENTS] = trained / world + root.trained + gradient;
-}
-
-static ordo_status estimate(void *instance, ordo_estimate *result)
-{
-  fsdp2 *self = instance;
-  const int prepared = self->sharding != NULL;
-  ordo_status status = prepared ? ORDO_OK : fsdp2_layout_make(self);
-  if (status == ORDO_OK && ORDO_HAS(result, ordo_estimate, payload_per_step))
-    fill_estimate(self, result);
-  if (!prepared)
-    fsdp2_layout_clear(self);
-  return status;
-}
-
 /* ---- tables ---- */
 
 static ordo_status grad_ready(void *instance, const ordo_param *param)
@@ -167,6 +115,13 @@ static ordo_status grad_ready(void *instance, const ordo_param *param)
 static ordo_status activation(void *instance, const ordo_activation *activation)
 {
   return fsdp2_output(instance, activation);
+}
+
+static int32_t wants_activation(void *instance, uint32_t point, const ordo_param *param, int32_t backward)
+{
+  const fsdp2 *self = instance;
+  (void)param, (void)backward;
+  return point == ORDO_ACT_UNIT_OUTPUT && self->options.output_dtype != ORDO_F32;
 }
 
 static ordo_status export_chunk(void *instance, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
@@ -193,11 +148,11 @@ static const ordo_strategy strategy = {
     .create = create,
     .validate = validate,
     .destroy = destroy,
-    .estimate = estimate,
     .prepare_joint = prepare_joint,
     .undo = undo,
     .grad_ready = grad_ready,
     .activation = activation,
+    .wants_activation = wants_activation,
     SHARDING_EVENTS,
     .state = &state,
 };

@@ -89,7 +89,7 @@ static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
   if (leaf->state != ORDO_LEAF_LIVE)
     return sharding_fail(job, ORDO_E_STALE, "this is a defect of the step that replaced it", "leaf '%s' was replaced by %s", leaf->name,
                          leaf->replaced_by != NULL ? leaf->replaced_by : "another step");
-  if (leaf->placement->data[job->axis->index] == ORDO_SHARD)
+  if (leaf->placement->data[job->axis->index] != ORDO_REPLICATE)
     return sharding_fail(job, ORDO_E_STATE, "shard a model once along one axis",
                          "leaf '%s' is sharded along axis '%s' already: the model was prepared before", leaf->name, job->axis->name);
   if (leaf->opaque != NULL && (leaf->placement->n_chunks == 0 || leaf->placement->chunks->kind == ORDO_CHUNK_RECT))

@@ -60,16 +60,20 @@ ordo_status sharding_cold_create(const ordo_job *job, const char *directory, sha
   if (cold == NULL)
     return sharding_fail(job, ORDO_E_NOMEM, "free memory", "no memory for the cold tier");
   cold->job = job;
+  cold->file = -1;
   snprintf(cold->directory, sizeof cold->directory, "%s", directory);
   pthread_mutex_init(&cold->lock, NULL);
+  *result = cold;
+  if (!ordo_job_has_data(job))
+    return ORDO_OK;
   cold->file = open_unnamed(cold->directory);
   if (cold->file < 0) {
     ordo_status status = sharding_fail(job, ORDO_E_IO, "make the directory, or choose one that may be written and lies on a disk",
                                        "offload: no file can be made in '%s': %s", cold->directory, strerror(errno));
     sharding_cold_destroy(cold);
+    *result = NULL;
     return status;
   }
-  *result = cold;
   return ORDO_OK;
 }
 
@@ -121,6 +125,8 @@ static void *append(sharding_cold *cold, size_t bytes)
 
 void *sharding_cold_alloc(sharding_cold *cold, size_t bytes)
 {
+  if (!ordo_job_has_data(cold->job))
+    return sharding_addresses(cold->job, pages(bytes > 0 ? bytes : 1));
   pthread_mutex_lock(&cold->lock);
   void *memory = append(cold, pages(bytes > 0 ? bytes : 1));
   pthread_mutex_unlock(&cold->lock);
@@ -132,6 +138,10 @@ void sharding_cold_free(sharding_cold *cold, void *memory, size_t bytes)
   if (memory == NULL)
     return;
   bytes = pages(bytes > 0 ? bytes : 1);
+  if (!ordo_job_has_data(cold->job)) {
+    sharding_give_addresses(cold->job, memory, bytes);
+    return;
+  }
   pthread_mutex_lock(&cold->lock);
   for (size_t i = 0; i < cold->n_blocks; i++) {
     if (cold->blocks[i].memory != memory)

@@ -62,7 +62,7 @@ static void pack_shard(sharding *s, const sharding_group *group, ordo_collective
   char *at = (char *)s->staging_gather;
   for (uint32_t i = 0; i < group->n_pieces; i++) {
     const sharding_piece *p = &group->pieces[i];
-    memcpy(at, (const char *)c->send + (size_t)p->shard_offset * size, (size_t)p->count * size);
+    memcpy(at, (const char *)c->send + (size_t)p->shard_offset * size, (size_t)sharding_touchable(s, p->count) * size);
     at += (size_t)p->count * size;
   }
   c->send = s->staging_gather;
@@ -77,7 +77,7 @@ static void unpack_full(const sharding *s, sharding_group *group, void *full, si
   for (int32_t r = 0; r < s->comm->size; r++)
     for (uint32_t i = 0; i < group->n_pieces; i++) {
       const sharding_piece *p = &group->pieces[i];
-      memcpy((char *)full + (size_t)(p->full_offset + r * p->count) * size, at, (size_t)p->count * size);
+      memcpy((char *)full + (size_t)(p->full_offset + r * p->count) * size, at, (size_t)sharding_touchable(s, p->count) * size);
       at += (size_t)p->count * size;
     }
 }
@@ -107,7 +107,7 @@ static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
     if (status != ORDO_OK)
       return status;
     uint16_t *half = s->half_block + run->halves * s->half_numel;
-    sharding_narrow(s->options.param_dtype, group->shard, group->shard_numel, 1.0, half);
+    sharding_narrow(s->options.param_dtype, group->shard, sharding_touchable(s, group->shard_numel), 1.0, half);
     run->low_gather = (uint16_t *)(void *)group->full + group->full_numel;
     c.send = half;
     c.recv = run->low_gather;
@@ -161,7 +161,7 @@ ordo_status sharding_finish_gather(sharding *s, sharding_group *group)
     unpack_full(s, group, run->low_gather != NULL ? (void *)run->low_gather : (void *)group->full,
                 run->low_gather != NULL ? sizeof *run->low_gather : sizeof *group->full);
   if (status == ORDO_OK && run->low_gather != NULL)
-    sharding_widen(s->options.param_dtype, run->low_gather, group->full_numel, group->full);
+    sharding_widen(s->options.param_dtype, run->low_gather, sharding_touchable(s, group->full_numel), group->full);
   run->low_gather = NULL;
   return status;
 }
@@ -176,7 +176,7 @@ ordo_status sharding_bind(sharding *s, sharding_group *group)
 static void keep_part(sharding *s, sharding_group *group)
 {
   int64_t count = (group->full_numel + s->options.reshard_size - 1) / s->options.reshard_size;
-  memcpy(group->run->part, group->full + s->part_comm->rank * count, (size_t)count * sizeof(float));
+  memcpy(group->run->part, group->full + s->part_comm->rank * count, (size_t)sharding_touchable(s, count) * sizeof(float));
   group->run->part_holds = 1;
 }
 
@@ -245,7 +245,8 @@ static ordo_status write_back(sharding *s, sharding_group *group)
   }
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const sharding_piece *p = &group->pieces[i];
-    memcpy(group->shard + p->shard_offset, from + p->full_offset + s->comm->rank * p->count, (size_t)p->count * sizeof *from);
+    memcpy(group->shard + p->shard_offset, from + p->full_offset + s->comm->rank * p->count,
+           (size_t)sharding_touchable(s, p->count) * sizeof *from);
   }
   if (group->state == SHARDING_SHARDED)
     sharding_region_release(s->pool, &group->run->region);

@@ -97,6 +97,12 @@ struct sharding {
   int ran;  /* a unit ran forward since the last end of a pass */
 };
 
+/* How many of `n` elements of a tensor may be touched: none in a dry run (job.h). */
+ORDO_INLINE int64_t sharding_touchable(const sharding *s, int64_t n)
+{
+  return ordo_job_has_data(s->job) ? n : 0;
+}
+
 /* groups.c */
 void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
 void *sharding_comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag);

@@ -29,7 +29,7 @@ static void clear_silent(const sharding *s, sharding_group *group)
   for (uint32_t i = 0; i < group->n_pieces; i++) {
     const sharding_piece *p = &group->pieces[i];
     if (p->trainable && !group->run->ready[i])
-      memset(group->full_grad + p->full_offset, 0, (size_t)(p->count * ranks) * sizeof(float));
+      memset(group->full_grad + p->full_offset, 0, (size_t)sharding_touchable(s, p->count * ranks) * sizeof(float));
   }
 }
 
@@ -57,7 +57,7 @@ static void pack_gradient(sharding *s, const sharding_group *group, ordo_collect
       const sharding_piece *p = &group->pieces[i];
       if (!p->trainable)
         continue;
-      memcpy(at, (const char *)c->send + (size_t)(p->full_offset + r * p->count) * size, (size_t)p->count * size);
+      memcpy(at, (const char *)c->send + (size_t)(p->full_offset + r * p->count) * size, (size_t)sharding_touchable(s, p->count) * size);
       at += (size_t)p->count * size;
     }
   c->send = s->staging_reduce;
@@ -73,7 +73,7 @@ static void unpack_gradient(const sharding *s, const sharding_group *group, void
     const sharding_piece *p = &group->pieces[i];
     if (!p->trainable)
       continue;
-    memcpy((char *)to + (size_t)p->shard_offset * size, at, (size_t)p->count * size);
+    memcpy((char *)to + (size_t)p->shard_offset * size, at, (size_t)sharding_touchable(s, p->count) * size);
     at += (size_t)p->count * size;
   }
 }
@@ -112,10 +112,10 @@ static void narrow(sharding *s, sharding_group *group, double divisor, ordo_coll
   double before = before_sum(s, divisor);
   if (run->low_holds) {
     if (group->full_grad != NULL)
-      sharding_add_low(c->dtype, group->full_grad, group->full_numel, run->low_grad);
+      sharding_add_low(c->dtype, group->full_grad, sharding_touchable(s, group->full_numel), run->low_grad);
     c->send = run->low_grad;
   } else {
-    sharding_narrow(c->dtype, group->full_grad, group->full_numel, 1.0 / before, s->low_send);
+    sharding_narrow(c->dtype, group->full_grad, sharding_touchable(s, group->full_numel), 1.0 / before, s->low_send);
     c->send = s->low_send;
     c->factor = before / divisor;
   }
@@ -162,9 +162,9 @@ static void take_part(const sharding *s, const sharding_group *group, float *to)
     if (!p->trainable)
       continue;
     if (s->options.reduce_dtype != ORDO_F32)
-      sharding_widen(s->options.reduce_dtype, s->low_result + from, p->count, to + p->shard_offset);
+      sharding_widen(s->options.reduce_dtype, s->low_result + from, sharding_touchable(s, p->count), to + p->shard_offset);
     else
-      memcpy(to + p->shard_offset, s->sum + from, (size_t)p->count * sizeof *to);
+      memcpy(to + p->shard_offset, s->sum + from, (size_t)sharding_touchable(s, p->count) * sizeof *to);
   }
 }
 
@@ -178,9 +178,9 @@ static void land(sharding *s, sharding_group *group)
   else if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
     unpack_gradient(s, group, low ? s->low_result : (void *)to, low ? sizeof(uint16_t) : sizeof *to);
   if (low && !whole)
-    sharding_widen(s->options.reduce_dtype, s->low_result, group->shard_numel, to);
+    sharding_widen(s->options.reduce_dtype, s->low_result, sharding_touchable(s, group->shard_numel), to);
   if (s->reduction_adds)
-    add(group->grad_shard, s->spare_shard, group->shard_numel);
+    add(group->grad_shard, s->spare_shard, sharding_touchable(s, group->shard_numel));
 }
 
 ordo_status sharding_finish_reduction(sharding *s)
@@ -208,9 +208,9 @@ static void accumulate(sharding *s, sharding_group *group)
     return;
   }
   if (run->low_holds)
-    sharding_add_low(s->options.reduce_dtype, group->full_grad, group->full_numel, run->low_grad);
+    sharding_add_low(s->options.reduce_dtype, group->full_grad, sharding_touchable(s, group->full_numel), run->low_grad);
   else
-    sharding_narrow(s->options.reduce_dtype, group->full_grad, group->full_numel, 1.0, run->low_grad);
+    sharding_narrow(s->options.reduce_dtype, group->full_grad, sharding_touchable(s, group->full_numel), 1.0, run->low_grad);
   run->low_holds = 1;
 }
 

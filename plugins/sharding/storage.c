@@ -75,6 +75,27 @@ static int make_nan_file(void)
   return file;
 }
 
+/* Counted by alloc, so taken off the account before: the peak does not notice. */
+void *sharding_addresses(const ordo_job *job, size_t bytes)
+{
+  void *addresses;
+  job->count_memory(job->ctx, -(int64_t)bytes, ORDO_MEM_WEIGHTS);
+  addresses = job->alloc(job->ctx, bytes, ORDO_MEM_WEIGHTS);
+  if (addresses == NULL) {
+    job->count_memory(job->ctx, (int64_t)bytes, ORDO_MEM_WEIGHTS);
+    errno = ENOMEM;
+  }
+  return addresses;
+}
+
+void sharding_give_addresses(const ordo_job *job, void *addresses, size_t bytes)
+{
+  if (addresses == NULL)
+    return;
+  job->free(job->ctx, addresses);
+  job->count_memory(job->ctx, (int64_t)bytes, ORDO_MEM_WEIGHTS);
+}
+
 ordo_status sharding_pool_create(const ordo_job *job, uint32_t keep, int poison, sharding_pool **result)
 {
   sharding_pool *pool = job->alloc(job->ctx, sizeof *pool, ORDO_MEM_OTHER);
@@ -83,16 +104,19 @@ ordo_status sharding_pool_create(const ordo_job *job, uint32_t keep, int poison,
     return no_memory(job, "the pool of gathered parameters", sizeof *pool);
   pool->job = job;
   pool->keep = keep;
-  pool->nan_file = -1;
+  pool->file = pool->nan_file = -1;
+  *result = pool;
+  if (!ordo_job_has_data(job))
+    return ORDO_OK;
   pool->file = memfd_create("ordo-gathered", MFD_CLOEXEC);
   if (pool->file >= 0 && poison)
     pool->nan_file = make_nan_file();
   if (pool->file < 0 || (poison && pool->nan_file < 0)) {
     ordo_status status = no_memory(job, "a memory file", HUGE);
     sharding_pool_destroy(pool);
+    *result = NULL;
     return status;
   }
-  *result = pool;
   return ORDO_OK;
 }
 
@@ -113,6 +137,8 @@ void sharding_pool_destroy(sharding_pool *pool)
  * more mapping; the old pages are then still there, which is safe. */
 static void map_released(const sharding_pool *pool, const sharding_region *region)
 {
+  if (!ordo_job_has_data(pool->job))
+    return;
   for (size_t at = 0; at < region->mapped; at += HUGE) {
     size_t bytes = region->mapped - at < HUGE ? region->mapped - at : HUGE;
     if (pool->nan_file >= 0)
@@ -131,7 +157,10 @@ ordo_status sharding_region_init(sharding_pool *pool, sharding_region *region, s
   region->mapped = round_up(bytes > 0 ? bytes : 1, unit);
   region->counted = counted != 0;
   region->reserved_bytes = region->mapped + (unit == HUGE ? HUGE : 0);
-  region->reserved = mmap(NULL, region->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (ordo_job_has_data(pool->job))
+    region->reserved = mmap(NULL, region->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  else if ((region->reserved = sharding_addresses(pool->job, region->reserved_bytes)) == NULL)
+    region->reserved = MAP_FAILED;
   if (region->reserved == MAP_FAILED) {
     region->reserved = NULL;
     return no_memory(pool->job, "addresses for the gathered parameters of a group", region->reserved_bytes);
@@ -147,7 +176,10 @@ void sharding_region_clear(sharding_pool *pool, sharding_region *region)
     return;
   if (region->slot >= 0)
     sharding_region_release(pool, region);
-  munmap(region->reserved, region->reserved_bytes);
+  if (ordo_job_has_data(pool->job))
+    munmap(region->reserved, region->reserved_bytes);
+  else
+    sharding_give_addresses(pool->job, region->reserved, region->reserved_bytes);
   memset(region, 0, sizeof *region);
   region->slot = -1;
 }
@@ -157,7 +189,7 @@ static void hold(sharding_pool *pool, slot *s, int held)
   int64_t bytes = held ? (int64_t)s->bytes : -(int64_t)s->bytes;
   if (s->held == held)
     return;
-  if (!held && fallocate(pool->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, s->offset, (off_t)s->bytes) != 0)
+  if (!held && pool->file >= 0 && fallocate(pool->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, s->offset, (off_t)s->bytes) != 0)
     return; /* the pages stay, and stay counted */
   s->held = held;
   pool->held += bytes;
@@ -193,7 +225,7 @@ static ordo_status find_slot(sharding_pool *pool, const sharding_region *region,
     pool->slots = larger;
     pool->room = room;
   }
-  if (ftruncate(pool->file, pool->end + (off_t)bytes) != 0)
+  if (pool->file >= 0 && ftruncate(pool->file, pool->end + (off_t)bytes) != 0)
     return no_memory(job, "a slot for gathered parameters", bytes);
   *found = pool->n_slots++;
   pool->slots[*found] = (slot){.offset = pool->end, .bytes = bytes, .counted = region->counted != 0};
@@ -217,15 +249,11 @@ static void make_room(sharding_pool *pool)
       hold(pool, &pool->slots[i], 0);
 }
 
-ordo_status sharding_region_take(sharding_pool *pool, sharding_region *region)
+/* Pages of the slot behind the region; none in a dry run. */
+static ordo_status map_pages(const sharding_pool *pool, const sharding_region *region, const slot *s)
 {
-  int32_t index;
-  ordo_status status = region->slot < 0 ? find_slot(pool, region, &index) : ORDO_OK;
-  if (region->slot >= 0 || status != ORDO_OK)
-    return status;
-  slot *s = &pool->slots[index];
-  if (s->counted && !s->held)
-    make_room(pool);
+  if (!ordo_job_has_data(pool->job))
+    return ORDO_OK;
   if (mmap(region->base, region->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, pool->file, s->offset) == MAP_FAILED)
     return no_memory(pool->job, "the gathered parameters of a group", region->mapped);
   if (region->mapped >= HUGE)
@@ -237,6 +265,20 @@ ordo_status sharding_region_take(sharding_pool *pool, sharding_region *region)
     return failed;
   }
 #endif
+  return ORDO_OK;
+}
+
+ordo_status sharding_region_take(sharding_pool *pool, sharding_region *region)
+{
+  int32_t index;
+  ordo_status status = region->slot < 0 ? find_slot(pool, region, &index) : ORDO_OK;
+  if (region->slot >= 0 || status != ORDO_OK)
+    return status;
+  slot *s = &pool->slots[index];
+  if (s->counted && !s->held)
+    make_room(pool);
+  if ((status = map_pages(pool, region, s)) != ORDO_OK)
+    return status;
   s->taken = 1;
   region->slot = index;
   hold(pool, s, 1);

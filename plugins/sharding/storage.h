@@ -5,6 +5,7 @@
  * without being cleared, and return to the system when more are free than `keep` says, or at a trim.
  * A released region reads as NaN: one small file of NaN is mapped over it as often as it fits. A pointer that somebody kept therefore
  * poisons the loss, the step fails, and nothing is trained on old weights in silence. It costs no memory, so release builds do it as well.
+ * In a dry run there are no pages and no files: slots are only counted.
  */
 #ifndef SHARDING_STORAGE_H
 #define SHARDING_STORAGE_H
@@ -37,6 +38,9 @@ ordo_status sharding_region_take(sharding_pool *pool, sharding_region *region);
 void sharding_region_release(sharding_pool *pool, sharding_region *region);
 /* Gives the pages of free slots back to the system. [step] */
 void sharding_pool_trim(sharding_pool *pool);
+/* In a dry run: addresses that this plugin counts itself, or (the cold tier's) nobody does. Null: none left. */
+void *sharding_addresses(const ordo_job *job, size_t bytes);
+void sharding_give_addresses(const ordo_job *job, void *addresses, size_t bytes);
 /* Bytes of pages that the pool holds now, taken or free, and the most it ever held. [step] */
 int64_t sharding_pool_held(const sharding_pool *pool, int64_t *peak);
 

@@ -12,15 +12,17 @@
   "option=hook|comm_hook|none|none,fp16,bf16|compression of gradients\noption=bucket_mb|int|25|1..1024|bucket size in MiB\n"
 
 /* Flattens and shards in its wrap, so the optimizer has to wait for it. */
-#define FAKE_FSDP1                                                                                      \
-  "id=fsdp1\nkind=strategy\nversion=1.0.0\nsummary=flat sharding\nlicense=Apache-2.0\nmesh_axis=data\n" \
-  "flags=setup_optimizers_in_pre_dispatch,restores_after_wrap\nsteps=strategy.wrap\nreplaces_leaves=strategy.wrap\nreduces=yes\n"
+#define FAKE_FSDP1                                                                                                                \
+  "id=fsdp1\nkind=strategy\nversion=1.0.0\nsummary=flat sharding\nlicense=Apache-2.0\nmesh_axis=data\n"                           \
+  "flags=setup_optimizers_in_pre_dispatch,restores_after_wrap\nsteps=strategy.wrap\nreplaces_leaves=strategy.wrap\nreduces=yes\n" \
+  "provides=sharded_parameters\nconflicts=sharded_parameters\n"
 
 /* Shards the model and rebinds the optimizer in one call. */
-#define FAKE_FSDP2                                                                                                           \
-  "id=fsdp2\nkind=strategy\nversion=1.0.0\nsummary=per-parameter sharding\nlicense=Apache-2.0\nmesh_axis=data\n"             \
-  "flags=requires_joint_prepare,restores_after_wrap\nflags[param_dtype!=f32]=owns_precision\nsteps=strategy.prepare_joint\n" \
-  "replaces_leaves=strategy.prepare_joint\nreduces=yes\noption=param_dtype|dtype|f32|f32,bf16,f16|type of gathered parameters\n"
+#define FAKE_FSDP2                                                                                                               \
+  "id=fsdp2\nkind=strategy\nversion=1.0.0\nsummary=per-parameter sharding\nlicense=Apache-2.0\nmesh_axis=data\n"                 \
+  "flags=requires_joint_prepare,restores_after_wrap\nflags[param_dtype!=f32]=owns_precision\nsteps=strategy.prepare_joint\n"     \
+  "replaces_leaves=strategy.prepare_joint\nreduces=yes\noption=param_dtype|dtype|f32|f32,bf16,f16|type of gathered parameters\n" \
+  "provides=sharded_parameters\nconflicts=sharded_parameters\n"
 
 /* Every rank owns a slice of each matrix and sees the same batch. */
 #define FAKE_TP                                                                                         \

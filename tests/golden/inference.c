@@ -355,9 +355,9 @@ static void schedule(const teller *t, const char *name)
   JsonArray *rates = json_object_get_array_member(expected, "lr");
   golden_word(words, "--data.train=%s", data);
   golden_word(words, "--model.layers=1");
-  golden_word(words, "--model.hidden_size=8");
+  golden_word(words, "--model.hidden_size=16");
   golden_word(words, "--model.intermediate_size=8");
-  golden_word(words, "--model.heads=1");
+  golden_word(words, "--model.heads=8");
   golden_word(words, "--train.batch=%d", t->options->ranks);
   golden_word(words, "--train.seq_len=4");
   golden_word(words, "--train.steps=%u", json_array_get_length(rates));

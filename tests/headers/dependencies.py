@@ -1,7 +1,7 @@
 """dependencies.py ROOT [LIBRARY...] - who may include what, and what the built libraries need.
 
     plugins/X, examples/X   headers of the SDK, the C and POSIX libraries, and their own folder
-    plugins/fsdp1, fsdp2    also plugins/sharding, which is linked into each of them
+    plugins/fsdp1, fsdp2, tp  also plugins/sharding, which is linked into each of them
     trainer                 public headers of the host and the SDK, its own folder, BLAS and json-glib
     host                    public headers, its own folder; no BLAS, no json-glib
     sdk                     itself

@@ -1,5 +1,6 @@
-/* parity.c - `mpirun -n N ordo-parity --strategy S [--peer P] [--case WORD]`: the table of cases, N ranks against one, on a small random
- * model and, when it is there, on the golden one. Every strategy is held to the same table.
+/* parity.c - `mpirun -n N ordo-parity --strategy S [--peer P] [--case WORD] [--heads Q,K] [--parts P] [--golden no]`: the table of
+ * cases, N ranks against one, on a small random model (of Q query and K key heads) and, when it is there, on the golden one. P: parts of a
+ * batch, if a model axis makes them fewer than ranks. Every strategy is held to the same table.
  *
  * A line a cell (a case on a model), then how many there were and the worst deviation of each kind. --case, or ORDO_PARITY_CASE, takes the
  * cases whose name contains the word; --list prints the cells and runs none. Exit code 1 if a cell leaves its gate or none was run.
@@ -13,6 +14,7 @@
 #include <mpi.h>
 #include <ordo/mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -42,9 +44,12 @@ typedef struct suite {
   ordo_context *context;
   ordo_comm_provider *comm;
   const char *strategy;
-  const char *peer; /* whose bits ordered cases must have too; null: none */
-  const char *word; /* cases whose name contains it; null: all */
-  int lists;        /* names cells instead of running them */
+  const char *peer;    /* whose bits ordered cases must have too; null: none */
+  const char *word;    /* cases whose name contains it; null: all */
+  int lists;           /* names cells instead of running them */
+  int no_golden;       /* the random model only */
+  int heads, kv_heads; /* of the random model */
+  int parts;           /* of a batch: ranks, but those of a model axis counted once */
   int rank;
   int run, failed, skipped; /* cells, on rank 0 */
   parity_spread worst[2];   /* of all cells: AdamW, SGD */
@@ -87,7 +92,7 @@ static int compare_bits(suite *s, const parity_case *c, const parity_source *sou
   parity_spread spread = {0};
   int bad = 0;
   plain.delays = 0;
-  if (parity_run(s->context, s->comm, strategy, &plain, source, s->comm->size, &again, NULL) != ORDO_OK)
+  if (parity_run(s->context, s->comm, strategy, &plain, source, s->parts, &again, NULL) != ORDO_OK)
     stop(s, c->name);
   g_autofree char *of = g_strdup_printf("bits of %s", strategy != s->strategy ? strategy
                                                       : c->delays             ? "a run without delays"
@@ -105,7 +110,7 @@ static int compare_bits(suite *s, const parity_case *c, const parity_source *sou
 static int compare_one(suite *s, const parity_case *c, const parity_source *source, const parity_trace *many)
 {
   parity_trace one = {0};
-  if (parity_run(s->context, NULL, NULL, c, source, s->comm->size, &one, NULL) != ORDO_OK)
+  if (parity_run(s->context, NULL, NULL, c, source, s->parts, &one, NULL) != ORDO_OK)
     stop(s, "the run on one rank");
   parity_spread spread = parity_compare(c, source, &one, many);
   remember(s, c, &spread);
@@ -120,7 +125,7 @@ static void run_case(suite *s, const parity_case *row, const parity_source *sour
   const char *skipped = NULL;
   int bad = 0;
   own.no_decay = strstr(s->strategy, "use_orig_params=false") != NULL;
-  if (parity_run(s->context, s->comm, s->strategy, c, source, s->comm->size, &many, &skipped) != ORDO_OK)
+  if (parity_run(s->context, s->comm, s->strategy, c, source, s->parts, &many, &skipped) != ORDO_OK)
     stop(s, c->name);
   if (skipped) {
     s->skipped++;
@@ -186,7 +191,7 @@ static ordo_tokens *random_tokens(int64_t vocab, int64_t n, ordo_problems *probl
   return tokens;
 }
 
-/* Odd sizes on purpose: 97 words, 3 query heads on 1 key/value head of 10, 41 inside the MLP. */
+/* Odd sizes on purpose: 97 words, 3 query heads on 1 key/value head of 10 unless others are asked for, 41 inside the MLP. */
 static void random_model(suite *s, int untied)
 {
   static const struct llama_config config = {.vocab = 97,
@@ -204,6 +209,8 @@ static void random_model(suite *s, int untied)
   g_auto(ordo_problems) problems;
   ordo_problems_init(&problems);
   own.tied = !untied;
+  own.heads = s->heads;
+  own.kv_heads = s->kv_heads;
   g_autoptr(ordo_weights) weights = ordo_weights_fresh(&own, 5, 0.08);
   g_autoptr(ordo_tokens) tokens = random_tokens(own.vocab, PARITY_STEPS * MAX(8, 4 * s->comm->size) * 16 + 1, &problems);
   parity_source source = {untied ? "random, 2" : "random", weights, tokens, 16};
@@ -234,7 +241,7 @@ static void golden_model(suite *s, const char *root)
   run_cells(s, &source, 0, 0);
 }
 
-static void read_words(suite *s, int argc, char **argv)
+static int read_words(suite *s, int argc, char **argv)
 {
   s->word = g_getenv("ORDO_PARITY_CASE");
   for (int i = 1; i < argc; i++)
@@ -246,15 +253,23 @@ static void read_words(suite *s, int argc, char **argv)
       s->peer = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--case") == 0)
       s->word = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--parts") == 0)
+      s->parts = atoi(argv[++i]);
+    else if (i + 1 < argc && strcmp(argv[i], "--golden") == 0)
+      s->no_golden = strcmp(argv[++i], "no") == 0;
+    else if (i + 1 < argc && strcmp(argv[i], "--heads") == 0 && sscanf(argv[++i], "%d,%d", &s->heads, &s->kv_heads) != 2)
+      return 1;
+  return 0;
 }
 
 int main(int argc, char **argv)
 {
-  suite s = {.strategy = "ddp"};
+  suite s = {.strategy = "ddp", .heads = 3, .kv_heads = 1};
   struct blas_core_report report;
   char reason[200] = "";
   ordo_context_options options = {.struct_size = sizeof options, .program_name = "parity"};
-  read_words(&s, argc, argv);
+  if (read_words(&s, argc, argv) != 0)
+    return 2;
   if (blas_core_start(argv, &report, reason, sizeof reason) != 0) {
     fprintf(stderr, "parity: %s\n", reason);
     return 1;
@@ -264,10 +279,12 @@ int main(int argc, char **argv)
     return 1;
   }
   s.rank = s.comm->rank;
+  s.parts = s.parts > 0 ? s.parts : s.comm->size;
   random_model(&s, 0);
   random_model(&s, 1);
   const char *root = g_getenv("ORDO_GOLDEN_DIR");
-  golden_model(&s, root ? root : ORDO_GOLDEN_DEFAULT);
+  if (!s.no_golden)
+    golden_model(&s, root ? root : ORDO_GOLDEN_DEFAULT);
   if (s.rank == 0 && !s.lists)
     print_summary(&s);
   int bad = !s.lists && (s.failed > 0 || s.run == 0);

@@ -146,7 +146,16 @@ gboolean ordo_config_serves(const ordo_config *config, ordo_key key)
 
 const char *ordo_config_verb(const ordo_config *config)
 {
-  return config->verb == 'T' ? "train" : config->verb == 'E' ? "eval" : "generate";
+  switch (config->verb) {
+  case 'T':
+    return "train";
+  case 'E':
+    return "eval";
+  case 'P':
+    return "plan --estimate";
+  default:
+    return "generate";
+  }
 }
 
 ordo_status ordo_config_unknown(const ordo_config *config, const char *name, const char *origin, ordo_problems *problems)

@@ -19,7 +19,8 @@ typedef unsigned ordo_key;
 
 typedef struct ordo_config ordo_config;
 
-/* Defaults only. `verb` is 'T', 'E' or 'G'; keys of other verbs are accepted from a file (one run.ini serves all) but not as options. */
+/* Defaults only. `verb` is 'T', 'E', 'G' or 'P'; keys of other verbs are accepted from a file (one run.ini serves all) but not as options.
+ */
 ordo_config *ordo_config_new(char verb);
 void ordo_config_free(ordo_config *config);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(ordo_config, ordo_config_free)

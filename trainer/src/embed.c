@@ -108,6 +108,8 @@ static ordo_status optimizer_create(void *ctx, const ordo_model *model, ordo_opt
   ordo_status status = ordo_leaf_optimizer_create(embed->options.context, embed->session, &embed->options.optimizer, model, optimizer);
   if (status == ORDO_OK)
     ordo_leaf_optimizer_observe(optimizer, optimizer_steps, embed);
+  if (status == ORDO_OK && embed->options.dry)
+    ordo_leaf_optimizer_set_dry(optimizer);
   return status;
 }
 
@@ -183,10 +185,22 @@ static int hook_grad_ready(void *ctx, uint32_t param)
   return ordo_session_grad_ready(embed->session, 0, param);
 }
 
-static int hook_activation(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
+static int hook_activation(void *ctx, const struct llama_activation *a)
 {
-  ordo_activation activation = {sizeof activation, point, unit, backward, ORDO_F32, rows, columns, data};
-  return ordo_session_activation(((ordo_embed *)ctx)->session, 0, &activation);
+  ordo_embed *embed = ctx;
+  ordo_activation activation = {.struct_size = sizeof activation,
+                                .point = a->point,
+                                .unit = a->unit,
+                                .backward = a->backward,
+                                .dtype = ORDO_F32,
+                                .rows = a->rows,
+                                .columns = a->columns,
+                                .data = a->data,
+                                .out_rows = a->out_rows,
+                                .out_columns = a->out_columns,
+                                .out = a->out,
+                                .param = embed->model->params[a->param]};
+  return ordo_session_activation(embed->session, 0, &activation);
 }
 
 static ordo_dtype hook_op_dtype(void *ctx, uint32_t op)
@@ -251,6 +265,10 @@ static ordo_status create_llama(ordo_embed *embed)
     return ordo_fail(embed->options.context, ORDO_E_INVALID, "E-TRAIN-MODEL", "the model cannot be made", embed->options.weights->origin,
                      reason, "check the sizes in [model]");
   llama_set_hooks(embed->llama, &hooks);
+  if (embed->options.dry) {
+    llama_set_dry(embed->llama);
+    return ORDO_OK;
+  }
   ordo_status status = check_memory(embed);
   if (status != ORDO_OK)
     return status;
@@ -278,9 +296,36 @@ static ordo_status create_session(ordo_embed *embed)
                                   .seed = o->seed,
                                   .max_grad_norm = o->max_grad_norm,
                                   .ordered = o->ordered,
-                                  .drift_interval = o->drift_interval};
+                                  .drift_interval = o->drift_interval,
+                                  .dry_run = o->dry ? 1 : 0};
   ordo_status status = ordo_session_create(o->context, o->plan, &embedder, &options, &embed->session);
   return status == ORDO_OK ? ordo_session_setup(embed->session) : status;
+}
+
+/* After the set-up the model learns which part of each param it has, and where strategies want to hear of activations. */
+static ordo_status localize(ordo_embed *embed)
+{
+  uint32_t n = embed->model->n_params;
+  g_autofree struct llama_local *locals = g_new0(struct llama_local, n);
+  int32_t parts = 1, index = 0;
+  for (uint32_t p = 0; p < n; p++) {
+    const ordo_param *param = embed->model->params[p];
+    for (uint32_t d = 0; d < param->ndim; d++) {
+      locals[p].shape[d] = param->local_shape[d];
+      locals[p].offset[d] = param->local_offset[d];
+    }
+    struct llama_adapter_info adapter;
+    if (param->ndim == 2 && (param->local_shape[0] != param->shape[0] || param->local_shape[1] != param->shape[1]) &&
+        llama_adapter_of(embed->llama, p, &adapter))
+      return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-MODEL", "a layer with an adapter was cut", param->name,
+                       "adapters are computed whole", "use adapters without a strategy that cuts layers (tp)");
+    for (uint32_t point = 1; point < LLAMA_N_POINTS; point++) {
+      locals[p].forward |= ordo_session_wants_activation(embed->session, 0, point, p, 0) ? 1u << point : 0u;
+      locals[p].backward |= ordo_session_wants_activation(embed->session, 0, point, p, 1) ? 1u << point : 0u;
+    }
+  }
+  ordo_session_residual(embed->session, 0, &parts, &index);
+  return ordo_embed_llama_status(embed, llama_localize(embed->llama, locals, parts, index));
 }
 
 /* Room for one micro-batch, and the ids and targets of this rank's share of a step. */
@@ -292,10 +337,10 @@ static ordo_status reserve(ordo_embed *embed)
   embed->rank = index;
   embed->ranks = size;
   embed->part = ordo_data_split(o->batch, o->micro_batch, index, size);
-  size_t tokens = (size_t)(MAX(embed->part.count, embed->part.micro_size) * o->seq_len);
-  embed->ids = g_try_new(int32_t, tokens);
-  embed->targets = g_try_new(int32_t, tokens);
-  if (!embed->ids || !embed->targets)
+  embed->tokens = (size_t)(MAX(embed->part.count, embed->part.micro_size) * o->seq_len);
+  embed->ids = g_try_new0(int32_t, 2 * embed->tokens);
+  embed->targets = embed->ids + embed->tokens;
+  if (!embed->ids)
     return ordo_fail(o->context, ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "ids of a batch", "", "use a smaller train.batch");
   int train = !o->train ? LLAMA_FORWARD_ONLY : o->checkpointing ? LLAMA_KEEP_INPUTS : LLAMA_KEEP_ALL;
   return ordo_embed_llama_status(embed, llama_reserve(embed->llama, embed->part.micro_size, o->seq_len, train, 0));
@@ -313,7 +358,9 @@ ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **re
     for (uint32_t p = 0; p < embed->model->n_params; p++)
       if (embed->model->params[p]->dtype < ORDO_DTYPE_OPAQUE)
         (void)bind(embed, embed->model, embed->model->params[p], embed->model->params[p]->data, embed->model->params[p]->grad);
-    status = options->batch > 0 ? reserve(embed) : ORDO_OK;
+    status = localize(embed);
+    if (status == ORDO_OK && options->batch > 0)
+      status = reserve(embed);
   }
   if (status != ORDO_OK) {
     /* On several ranks others may still be in the set-up: taking the session apart would meet them in collectives that they do not
@@ -334,7 +381,6 @@ void ordo_embed_destroy(ordo_embed *embed)
   embed->llama = NULL;
   ordo_session_destroy(embed->session);
   g_free(embed->ids);
-  g_free(embed->targets);
   g_free(embed);
 }
 

@@ -44,6 +44,7 @@ typedef struct ordo_embed_options {
   uint32_t ordered;
   uint32_t drift_interval;
   int train;         /* 0: forward only */
+  int dry;           /* 1: a dry run (session.h): nothing has storage, data is not read; needs a fake `comm` */
   int checkpointing; /* 1: blocks keep their inputs only and are computed again in backward */
   int64_t batch;     /* sequences of a step over all ranks; 0: no passes over batches (generation) */
   int64_t micro_batch;
@@ -83,8 +84,8 @@ double ordo_embed_initializer_range(const ordo_embed *embed);
 /* This rank's share of a batch. */
 const ordo_data_part *ordo_embed_part(const ordo_embed *embed);
 
-/* One training step on samples first .. first+batch-1. `stop` is this rank's wish to stop. `before_update` (may be null) is called when
- * the leaves hold the true gradients, before clipping. */
+/* One training step on samples first .. first+batch-1 (`data` null in a dry run: every target counts). `stop` is this rank's wish to stop.
+ * `before_update` (may be null) is called when the leaves hold the true gradients, before clipping. */
 typedef ordo_status (*ordo_before_update)(void *ctx, ordo_embed *embed);
 ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop, ordo_before_update before_update, void *ctx,
                             ordo_step_outcome *outcome);

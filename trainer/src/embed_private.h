@@ -12,12 +12,15 @@ struct ordo_embed {
   int32_t rank; /* on the data axes */
   int32_t ranks;
   ordo_data_part part;
-  int32_t *ids; /* of this rank's share of a step */
+  size_t tokens; /* of this rank's share of a step, or of a micro-batch if that is more */
+  int32_t *ids;  /* [tokens], and behind them targets [tokens] */
   int32_t *targets;
 };
 
 /* Tells options.activity. */
 void ordo_embed_activity(const ordo_embed *embed, ordo_activity activity, const char *unit, ordo_edge edge);
+/* Ranks that compute parts of one batch must have read the same ids and targets. Collective. */
+ordo_status ordo_embed_check_data(ordo_embed *embed);
 /* The unit events, as the model's hooks: ctx is the embed, the result a status. */
 int ordo_embed_pre_forward(void *ctx, uint32_t unit);
 int ordo_embed_post_forward(void *ctx, uint32_t unit);

@@ -25,7 +25,7 @@ static ordo_status empty_param(ordo_embed *embed, const ordo_param *param)
     return ORDO_OK;
   for (uint32_t d = 0; d < param->ndim; d++)
     numel *= param->local_shape[d];
-  if (param->grad && !ordo_session_grad_adds(embed->session, 0, param->index))
+  if (param->grad && !embed->options.dry && !ordo_session_grad_adds(embed->session, 0, param->index))
     memset(param->grad, 0, (size_t)numel * ordo_dtype_size(param->grad_dtype));
   return ordo_session_grad_ready(embed->session, 0, param->index);
 }
@@ -114,10 +114,14 @@ ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t fi
   int64_t T = embed->options.seq_len, counted = 0;
   double sums[2] = {0.0, stop ? 1.0 : 0.0};
   int64_t moved_before = payload(embed);
-  for (int64_t s = 0; s < part->count; s++)
+  if (!data)
+    counted = part->count * T;
+  for (int64_t s = 0; data && s < part->count; s++)
     counted += ordo_data_sample(data, first + part->first + s, embed->ids + s * T, embed->targets + s * T);
   ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", ORDO_EDGE_BEGIN);
-  ordo_status status = run_step(embed, (double)counted, &sums[0], before_update, ctx, outcome);
+  ordo_status status = ordo_embed_check_data(embed);
+  if (status == ORDO_OK)
+    status = run_step(embed, (double)counted, &sums[0], before_update, ctx, outcome);
   if (status == ORDO_OK)
     status = ordo_session_sum(embed->session, sums, 2);
   ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", ORDO_EDGE_END);
@@ -127,6 +131,11 @@ ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t fi
   outcome->loss = sums[0] / outcome->result.weight;
   outcome->stop = sums[1] > 0.0;
   return status;
+}
+
+ordo_status ordo_embed_check_data(ordo_embed *embed)
+{
+  return ordo_session_check_data(embed->session, embed->ids, 2 * embed->tokens * sizeof *embed->ids);
 }
 
 static double bytes_of_targets(const int32_t *targets, int64_t n, const double *lengths)
@@ -163,6 +172,9 @@ ordo_status ordo_embed_evaluate(ordo_embed *embed, const ordo_data *data, int64_
     for (int64_t s = 0; s < count; s++)
       ordo_data_sample(&plain, part.first + begin + s, embed->ids + s * T, embed->targets + s * T);
     struct llama_forward_args args = {.ids = embed->ids, .targets = embed->targets, .batch = count, .seq = T};
+    status = ordo_embed_check_data(embed);
+    if (status != ORDO_OK)
+      break;
     status = ordo_embed_llama_status(embed, llama_forward(embed->llama, &args));
     sums[0] += args.loss_sum;
     sums[1] += (double)args.count;

@@ -22,6 +22,7 @@ typedef struct leaf_optimizer {
   void (*stepping)(void *ctx, int begins); /* may be null */
   void *stepping_ctx;
   const struct kernels *kernels;
+  int dry;
   ordo_group groups[N_GROUPS];
   GPtrArray *leaves[N_GROUPS]; /* back ordo_group.leaves */
   GHashTable *states;          /* ordo_leaf -> leaf_state */
@@ -52,7 +53,8 @@ static leaf_state *state_new(leaf_optimizer *self, const ordo_leaf *leaf)
       state_free(self, state);
       return NULL;
     }
-    memset(state->slots[i], 0, bytes);
+    if (!self->dry)
+      memset(state->slots[i], 0, bytes);
   }
   return state;
 }
@@ -116,6 +118,8 @@ static ordo_status update(leaf_optimizer *self, const ordo_group *group, ordo_le
   if (!state)
     return ORDO_E_NOMEM;
   state->steps++;
+  if (self->dry)
+    return ORDO_OK;
   if (kernels_is_low(work->dtype) || kernels_is_low(work->grad_dtype))
     update_low(self, group, state, work, factor);
   else
@@ -210,7 +214,8 @@ static ordo_status plan_rebind(leaf_optimizer *self, const ordo_leaf_map *map, s
         return ORDO_E_NOMEM;
       g_hash_table_insert(states, map[i].new_leaf, to);
     }
-    move_state(from, map[i].old_leaf, to, map[i].new_leaf, slots_in_use(self));
+    if (!self->dry)
+      move_state(from, map[i].old_leaf, to, map[i].new_leaf, slots_in_use(self));
   }
   return ORDO_OK;
 }
@@ -358,6 +363,11 @@ void ordo_leaf_optimizer_observe(ordo_optimizer *optimizer, void (*stepping)(voi
   leaf_optimizer *self = optimizer->ctx;
   self->stepping = stepping;
   self->stepping_ctx = ctx;
+}
+
+void ordo_leaf_optimizer_set_dry(ordo_optimizer *optimizer)
+{
+  ((leaf_optimizer *)optimizer->ctx)->dry = 1;
 }
 
 void ordo_leaf_optimizer_set_lr(ordo_optimizer *optimizer, double lr)

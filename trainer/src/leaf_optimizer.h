@@ -25,6 +25,8 @@ ordo_status ordo_leaf_optimizer_create(ordo_context *context, ordo_session *sess
                                        const ordo_model *model, ordo_optimizer *optimizer);
 /* Calls `stepping` when an update begins (1) and has ended (0). */
 void ordo_leaf_optimizer_observe(ordo_optimizer *optimizer, void (*stepping)(void *ctx, int begins), void *ctx);
+/* For a dry run: state is allocated and counted, nothing is read or written. */
+void ordo_leaf_optimizer_set_dry(ordo_optimizer *optimizer);
 /* Writes a learning rate into all groups. */
 void ordo_leaf_optimizer_set_lr(ordo_optimizer *optimizer, double lr);
 

@@ -26,14 +26,9 @@ struct llama *llama_create(const struct llama_config *config, const struct llama
     model->config = *config;
     model->memory = memory != NULL ? *memory : (struct llama_memory){.alloc = kernels_alloc, .free = kernels_free};
     model->kernels = kernels_default();
-    model->heads = config->heads;
-    model->kv_heads = config->kv_heads;
-    model->q_size = config->heads * config->head_dim;
-    model->kv_size = config->kv_heads * config->head_dim;
-    model->inter = config->intermediate;
-    model->vocab = config->vocab;
+    model->layout = llama_whole(&model->config);
   }
-  if (model == NULL || llama_table_create(model) != LLAMA_OK) {
+  if (model == NULL || llama_table_create(model) != LLAMA_OK || llama_locals_create(model) != LLAMA_OK) {
     snprintf(reason, size, "no memory for the parameter table");
     llama_destroy(model);
     return NULL;
@@ -49,6 +44,7 @@ void llama_destroy(struct llama *model)
   llama_work_release(model);
   llama_adapters_destroy(model);
   bf16_gemm_destroy(model->gemm);
+  llama_locals_destroy(model);
   llama_table_destroy(model);
   free(model);
 }
@@ -108,6 +104,11 @@ void llama_set_kernels(struct llama *model, const struct kernels *kernels)
 int64_t llama_work_bytes(const struct llama *model)
 {
   return model->work.bytes;
+}
+
+void llama_set_dry(struct llama *model)
+{
+  model->dry = 1;
 }
 
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks)

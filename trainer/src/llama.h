@@ -86,13 +86,32 @@ struct llama_memory {
   uint32_t activation_tag; /* passed to alloc */
 };
 
-/* The values equal ORDO_ACT_ of ordo/strategy.h. */
+/* The values equal ORDO_ACT_ of ordo/strategy.h, which says what passes there. */
 enum {
   LLAMA_POINT_COLUMN_INPUT = 1,
   LLAMA_POINT_ROW_OUTPUT = 2,
   LLAMA_POINT_EMBED_OUTPUT = 3,
   LLAMA_POINT_HEAD_INPUT = 4,
-  LLAMA_POINT_UNIT_OUTPUT = 10 /* hidden columns; of the head: logits, vocab columns, in as many pieces as fit the room for them */
+  LLAMA_POINT_LOSS_MAX = 5,
+  LLAMA_POINT_LOSS_SUM = 6,
+  LLAMA_POINT_LOGITS = 8,
+  LLAMA_POINT_WEIGHT_GRAD = 9,
+  LLAMA_POINT_UNIT_OUTPUT = 10, /* of the head: logits, in as many pieces as fit the room for them */
+  LLAMA_N_POINTS = 11
+};
+
+/* What passes at a point: data [rows, columns] becomes out [out_rows, out_columns]. Equal pointers: in place. */
+struct llama_activation {
+  uint32_t point;
+  uint32_t unit;
+  uint32_t param; /* that the point belongs to */
+  int backward;   /* 1: it is the gradient there */
+  int64_t rows;
+  int64_t columns;
+  float *data;
+  int64_t out_rows;
+  int64_t out_columns;
+  float *out;
 };
 
 /* Any member may be null. A non-zero return stops the pass and is returned by it. */
@@ -107,8 +126,9 @@ struct llama_hooks {
   /* The last contribution of this backward to the param's gradient has been written. Also called for a param whose grad is null. */
   int (*grad_ready)(void *ctx, uint32_t param);
   int (*post_backward)(void *ctx, uint32_t unit);
-  /* May transform data [rows, columns] in place; backward = 1: it is the gradient there. */
-  int (*activation)(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data);
+  /* Called at the points that llama_localize asked for; without it, at the first four, whose shapes then do not change, and at outputs of
+   * units. */
+  int (*activation)(void *ctx, const struct llama_activation *activation);
   /* The type (ORDO_F32, ORDO_BF16, ORDO_F16) for operations of a class (ORDO_OP_ of ordo/precision.h). Asked at the start of each
    * forward pass, for it and its backward, and when room is reserved; null: fp32. */
   ordo_dtype (*op_dtype)(void *ctx, uint32_t op);
@@ -153,8 +173,26 @@ struct kernels;
 void llama_set_kernels(struct llama *model, const struct kernels *kernels);
 /* Bytes of work space that 16-bit storage and products took beside activations; 0 if all is fp32. since 0.1 */
 int64_t llama_work_bytes(const struct llama *model);
+/* From now on passes compute nothing and read and write no weight, gradient or activation; `memory` may hand out addresses without
+ * memory. Hooks are called as ever: such a pass is over the real shape for hooks, and over no row for kernels. since 0.1 */
+void llama_set_dry(struct llama *model);
 /* Copied; null removes all hooks. since 0.1 */
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks);
+
+/* ---- a part of a model ---- */
+
+/* What this process has of a param, and where the activation hook wants to be called for it. */
+struct llama_local {
+  int64_t shape[2];
+  int64_t offset[2];
+  uint32_t forward; /* bit 1 << LLAMA_POINT_ */
+  uint32_t backward;
+};
+/* From now on the model computes with a part of each param: heads, columns or vocabulary rows. locals[n_params]. The rows of the residual
+ * stream are split into `parts`, of which this process has number `index`; then norms and residuals run on these rows, and the points
+ * between them and the linear layers change the number of rows. Any reservation is released. Errors: INVALID (parts that do not fit
+ * together: the text names the params). since 0.1 */
+int llama_localize(struct llama *model, const struct llama_local *locals, int64_t parts, int64_t index);
 
 /* ---- training and evaluation ---- */
 
@@ -167,6 +205,8 @@ enum {
 
 /* Bytes that llama_reserve allocates for activations, exactly; the derivation is in llama_memory.c. since 0.1 */
 int64_t llama_activation_bytes(const struct llama_config *config, int64_t batch, int64_t seq, int train, int64_t logits_rows);
+/* The same for what this process has of the model, whose logits_rows 0 stands for the default. since 0.1 */
+int64_t llama_local_activation_bytes(const struct llama *model, int64_t batch, int64_t seq, int train, int64_t logits_rows);
 /* Logit rows to hold so that they take at most 256 MiB: N if that fits. since 0.1 */
 int64_t llama_default_logits_rows(const struct llama_config *config, int64_t batch, int64_t seq);
 /* Makes room for passes of up to batch x seq tokens (any smaller shape too); replaces an earlier reservation. logits_rows: token rows of

@@ -48,13 +48,45 @@ static int adapter_gradient(struct llama *model, uint32_t param, const float *dy
   return status;
 }
 
+/* Where a micro-batch's contribution is written: into the gradient, or apart in fp32, if a hook completes it first. A fp32 gradient that
+ * holds nothing yet needs no place apart. */
+static struct gradient contribution(const struct llama *model, uint32_t param, float beta)
+{
+  if (model->grad[param] != NULL && llama_wants(model, LLAMA_POINT_WEIGHT_GRAD, param, 1) &&
+      (beta != 0.0f || kernels_is_low(model->grad_dtype[param])))
+    return (struct gradient){model->room.partial, ORDO_F32, 0.0f};
+  return (struct gradient){model->grad[param], model->grad_dtype[param], beta};
+}
+
+/* The contribution becomes part of the gradient. */
+static int complete(struct llama *model, uint32_t param, float beta, struct gradient written)
+{
+  const struct llama_local *local = &model->locals[param];
+  struct llama_activation a = {.point = LLAMA_POINT_WEIGHT_GRAD, .unit = model->params[param].unit, .param = param, .backward = 1};
+  if (!llama_wants(model, LLAMA_POINT_WEIGHT_GRAD, param, 1))
+    return LLAMA_OK;
+  a.rows = a.out_rows = local->shape[0];
+  a.columns = a.out_columns = model->params[param].ndim == 2 ? local->shape[1] : 1;
+  a.data = a.out = written.data;
+  int status = llama_offer(model, &a);
+  if (status == LLAMA_OK && written.data != model->grad[param])
+    llama_gradient_take(model, param, beta, a.rows * a.columns, written.data);
+  return status;
+}
+
 /* dW (+)= dy^T x, then the parameter is ready. */
 static int weight_gradient(struct llama *model, struct linear linear, struct operand dy, struct operand x)
 {
   uint32_t param = model->units[linear.unit].first_param + linear.nth;
-  if (model->grad[param] != NULL)
-    llama_linear_backward_weight(model, linear, model->kept_batch * model->kept_seq, dy, x, grad_beta(model, param));
-  int status = grad_ready(model, param);
+  int status = LLAMA_OK;
+  if (model->grad[param] != NULL) {
+    float beta = grad_beta(model, param);
+    struct gradient into = contribution(model, param, beta);
+    llama_linear_backward_weight(model, linear, model->kept_batch * model->kept_seq, dy, x, into);
+    status = complete(model, param, beta, into);
+  }
+  if (status == LLAMA_OK)
+    status = grad_ready(model, param);
   return status == LLAMA_OK ? adapter_gradient(model, param, dy.x, x.x) : status;
 }
 
@@ -69,24 +101,65 @@ static int norm_gradient(struct llama *model, uint32_t unit, uint32_t nth, const
 {
   struct llama_room *room = &model->room;
   uint32_t param = model->units[unit].first_param + nth;
+  int64_t hidden = model->config.hidden;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  llama_norm_backward(model, unit, nth, model->kept_batch * model->kept_seq, x, inv, room->pass.branch, room->dx, beta);
-  return grad_ready(model, param);
+  struct gradient into = contribution(model, param, beta);
+  llama_norm_backward(model, unit, nth, room->pass.held, x, inv, room->pass.branch + room->pass.part_first * hidden, room->dx, into);
+  int status = into.data == NULL ? LLAMA_OK : complete(model, param, beta, into);
+  return status != LLAMA_OK ? status : grad_ready(model, param);
 }
 
-/* Gradient of a branch's output: dx itself, or a copy that the hook may transform and the policy may round without touching the residual
- * stream. */
-static int branch_output_gradient(struct llama *model, uint32_t unit, struct operand *gradient)
+/* A norm's output again, whole, as its linear layers read it in forward. */
+static int norm_again(struct llama *model, uint32_t unit, uint32_t nth, const float *x, const float *inv, uint32_t point, uint32_t reader)
+{
+  const struct llama_pass *pass = &model->room.pass;
+  int64_t hidden = model->config.hidden;
+  llama_norm_again(model, unit, nth, pass->held, x, inv, pass->norm + pass->part_first * hidden);
+  return llama_gather(model, pass, point, unit, reader, 0, pass->norm);
+}
+
+/* The residual stream's gradient as the point's param sees it: dx itself if nobody listens, else what the hook makes of it. */
+static int stream_gradient(struct llama *model, uint32_t point, uint32_t unit, uint32_t nth, const float **gradient)
 {
   struct llama_room *room = &model->room;
-  int64_t n = model->kept_batch * model->kept_seq * model->config.hidden;
-  int own = model->hooks.activation != NULL || model->policy.matmul != ORDO_F32;
-  if (own)
-    memcpy(room->pass.branch, room->dx, (size_t)n * sizeof *room->dx);
-  int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 1, model->kept_batch * model->kept_seq, room->pass.branch);
-  llama_round(model, model->policy.matmul, own ? n : 0, room->pass.branch);
-  *gradient = llama_operand(model, OPERAND_DY0, n, own ? room->pass.branch : room->dx);
-  return status;
+  const struct llama_pass *pass = &room->pass;
+  int64_t hidden = model->config.hidden;
+  struct llama_activation a = {.point = point,
+                               .unit = unit,
+                               .param = model->units[unit].first_param + nth,
+                               .backward = 1,
+                               .rows = pass->part,
+                               .columns = hidden,
+                               .data = room->dx,
+                               .out_rows = pass->part == pass->batch * pass->seq ? pass->part : pass->part * model->layout.parts,
+                               .out_columns = hidden,
+                               .out = pass->branch};
+  *gradient = room->dx;
+  if (!llama_wants(model, point, a.param, 1))
+    return LLAMA_OK;
+  *gradient = pass->branch;
+  if (pass->held < pass->part) /* rows that are no tokens */
+    memset(room->dx + pass->held * hidden, 0, (size_t)llama_busy(model, (pass->part - pass->held) * hidden) * sizeof *room->dx);
+  return llama_offer(model, &a);
+}
+
+/* Gradient of a branch's output: what stream_gradient gives, rounded as an operand. dx itself stays as it is. */
+static int branch_output_gradient(struct llama *model, uint32_t unit, uint32_t nth, struct operand *gradient)
+{
+  struct llama_room *room = &model->room;
+  int64_t n = llama_busy(model, model->kept_batch * model->kept_seq * model->config.hidden);
+  const float *dout = room->dx;
+  int status = stream_gradient(model, LLAMA_POINT_ROW_OUTPUT, unit, nth, &dout);
+  if (status != LLAMA_OK)
+    return status;
+  if (model->policy.matmul != ORDO_F32) {
+    if (dout == room->dx)
+      memcpy(room->pass.branch, dout, (size_t)n * sizeof *dout);
+    dout = room->pass.branch;
+    llama_round(model, model->policy.matmul, n, room->pass.branch);
+  }
+  *gradient = llama_operand(model, OPERAND_DY0, n, dout);
+  return LLAMA_OK;
 }
 
 static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
@@ -94,72 +167,78 @@ static int mlp_backward(struct llama *model, uint32_t unit, const struct layer_b
   struct llama_room *room = &model->room;
   int64_t rows = model->kept_batch * model->kept_seq;
   int64_t hidden = model->config.hidden;
-  const struct linear gate = {unit, BLOCK_GATE, hidden, model->inter};
-  const struct linear up = {unit, BLOCK_UP, hidden, model->inter};
-  const struct linear down = {unit, BLOCK_DOWN, model->inter, hidden};
+  int64_t inter = llama_sizes_of(model, unit)->inter;
+  const struct linear gate = {unit, BLOCK_GATE, hidden, inter};
+  const struct linear up = {unit, BLOCK_UP, hidden, inter};
+  const struct linear down = {unit, BLOCK_DOWN, inter, hidden};
   struct operand dout;
-  int status = branch_output_gradient(model, unit, &dout);
+  int status = branch_output_gradient(model, unit, BLOCK_DOWN, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, down, dout, 0.0f, room->wide);
-  llama_swiglu_backward(model, rows * model->inter, b->gate, b->up, room->wide);
-  status = weight_gradient(model, down, dout, llama_operand(model, OPERAND_X, rows * model->inter, room->wide));
-  llama_norm_again(model, unit, BLOCK_POST_NORM, rows, b->mid, b->inv_post, room->pass.norm);
-  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
-  struct operand dup = llama_operand(model, OPERAND_DY1, rows * model->inter, b->up);
-  struct operand dgate = llama_operand(model, OPERAND_DY2, rows * model->inter, b->gate);
+  llama_swiglu_backward(model, rows * inter, b->gate, b->up, room->wide);
+  status = weight_gradient(model, down, dout, llama_operand(model, OPERAND_X, rows * inter, room->wide));
   if (status == LLAMA_OK)
-    status = weight_gradient(model, up, dup, norm);
+    status = norm_again(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post, LLAMA_POINT_COLUMN_INPUT, BLOCK_GATE);
+  if (status != LLAMA_OK)
+    return status;
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
+  struct operand dup = llama_operand(model, OPERAND_DY1, rows * inter, b->up);
+  struct operand dgate = llama_operand(model, OPERAND_DY2, rows * inter, b->gate);
+  status = weight_gradient(model, up, dup, norm);
   if (status == LLAMA_OK)
     status = weight_gradient(model, gate, dgate, norm);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, gate, dgate, 0.0f, room->pass.branch);
   input_gradient(model, up, dup, 1.0f, room->pass.branch);
-  status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
+  status = llama_scatter(model, &room->pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_GATE, 1, room->pass.branch, NULL);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_POST_NORM, b->mid, b->inv_post);
 }
 
-static void attend_backward(struct llama *model, const struct layer_buffers *b, const float *dattn)
+static void attend_backward(struct llama *model, const struct llama_sizes *sizes, const struct layer_buffers *b, const float *dattn)
 {
   struct llama_room *room = &model->room;
-  struct attention shape = {model->kernels,       model->heads,         model->kv_heads, model->config.head_dim, model->kept_seq, 0,
+  struct attention shape = {model->kernels,       sizes->heads,         sizes->kv_heads, model->config.head_dim, model->kept_seq, 0,
                             model->policy.matmul, model->policy.softmax};
-  for (int64_t n = 0; n < model->kept_batch; n++) {
-    int64_t q = n * model->kept_seq * model->q_size;
-    int64_t kv = n * model->kept_seq * model->kv_size;
-    attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * model->heads, dattn + q,
+  for (int64_t n = 0; n < llama_busy(model, model->kept_batch); n++) {
+    int64_t q = n * model->kept_seq * sizes->q_size;
+    int64_t kv = n * model->kept_seq * sizes->kv_size;
+    attention_backward(&shape, b->q + q, b->k + kv, b->v + kv, b->attn + q, b->lse + n * model->kept_seq * sizes->heads, dattn + q,
                        room->dq + q, room->dk + kv, room->dv + kv, room->pass.score_space);
   }
-  llama_rotate(model, &room->pass, model->heads, -1.0f, room->dq);
-  llama_rotate(model, &room->pass, model->kv_heads, -1.0f, room->dk);
-  llama_round(model, model->policy.matmul, model->kept_batch * model->kept_seq * model->kv_size, room->dv);
+  llama_rotate(model, &room->pass, sizes->heads, -1.0f, room->dq);
+  llama_rotate(model, &room->pass, sizes->kv_heads, -1.0f, room->dk);
+  llama_round(model, model->policy.matmul, model->kept_batch * model->kept_seq * sizes->kv_size, room->dv);
 }
 
 static int attention_branch_backward(struct llama *model, uint32_t unit, const struct layer_buffers *b)
 {
   struct llama_room *room = &model->room;
-  int64_t rows = model->kept_batch * model->kept_seq;
   int64_t hidden = model->config.hidden;
-  const struct linear q = {unit, BLOCK_Q, hidden, model->q_size};
-  const struct linear k = {unit, BLOCK_K, hidden, model->kv_size};
-  const struct linear v = {unit, BLOCK_V, hidden, model->kv_size};
-  const struct linear o = {unit, BLOCK_O, model->q_size, hidden};
+  const struct llama_sizes *sizes = llama_sizes_of(model, unit);
+  const struct linear q = {unit, BLOCK_Q, hidden, sizes->q_size};
+  const struct linear k = {unit, BLOCK_K, hidden, sizes->kv_size};
+  const struct linear v = {unit, BLOCK_V, hidden, sizes->kv_size};
+  const struct linear o = {unit, BLOCK_O, sizes->q_size, hidden};
+  int64_t rows = model->kept_batch * model->kept_seq;
   struct operand dout;
-  int status = branch_output_gradient(model, unit, &dout);
+  int status = branch_output_gradient(model, unit, BLOCK_O, &dout);
   if (status != LLAMA_OK)
     return status;
   input_gradient(model, o, dout, 0.0f, room->wide);
-  llama_round(model, model->policy.matmul, rows * model->q_size, room->wide);
-  status = weight_gradient(model, o, dout, llama_operand(model, OPERAND_X, rows * model->q_size, b->attn));
-  attend_backward(model, b, room->wide);
-  llama_norm_again(model, unit, BLOCK_INPUT_NORM, rows, b->x, b->inv_in, room->pass.norm);
-  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
-  struct operand dv = llama_operand(model, OPERAND_DY0, rows * model->kv_size, room->dv);
-  struct operand dk = llama_operand(model, OPERAND_DY1, rows * model->kv_size, room->dk);
-  struct operand dq = llama_operand(model, OPERAND_DY2, rows * model->q_size, room->dq);
+  llama_round(model, model->policy.matmul, rows * sizes->q_size, room->wide);
+  status = weight_gradient(model, o, dout, llama_operand(model, OPERAND_X, rows * sizes->q_size, b->attn));
+  attend_backward(model, sizes, b, room->wide);
   if (status == LLAMA_OK)
-    status = weight_gradient(model, v, dv, norm);
+    status = norm_again(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in, LLAMA_POINT_COLUMN_INPUT, BLOCK_Q);
+  if (status != LLAMA_OK)
+    return status;
+  struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm);
+  struct operand dv = llama_operand(model, OPERAND_DY0, rows * sizes->kv_size, room->dv);
+  struct operand dk = llama_operand(model, OPERAND_DY1, rows * sizes->kv_size, room->dk);
+  struct operand dq = llama_operand(model, OPERAND_DY2, rows * sizes->q_size, room->dq);
+  status = weight_gradient(model, v, dv, norm);
   if (status == LLAMA_OK)
     status = weight_gradient(model, k, dk, norm);
   if (status == LLAMA_OK)
@@ -169,7 +248,7 @@ static int attention_branch_backward(struct llama *model, uint32_t unit, const s
   input_gradient(model, q, dq, 0.0f, room->pass.branch);
   input_gradient(model, k, dk, 1.0f, room->pass.branch);
   input_gradient(model, v, dv, 1.0f, room->pass.branch);
-  status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 1, rows, room->pass.branch);
+  status = llama_scatter(model, &room->pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 1, room->pass.branch, NULL);
   return status != LLAMA_OK ? status : norm_gradient(model, unit, BLOCK_INPUT_NORM, b->x, b->inv_in);
 }
 
@@ -182,7 +261,7 @@ static int block_backward(struct llama *model, int64_t layer)
   if (status == LLAMA_OK && model->room.train == LLAMA_KEEP_INPUTS && layer + 1 < model->config.layers)
     status = llama_block_again(model, layer);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, unit, 1, model->kept_batch * model->kept_seq, model->room.dx);
+    status = llama_hook_output(model, unit, 1, model->room.pass.held, model->room.dx);
   if (status == LLAMA_OK)
     status = mlp_backward(model, unit, b);
   if (status == LLAMA_OK)
@@ -191,26 +270,26 @@ static int block_backward(struct llama *model, int64_t layer)
 }
 
 /* Rows [first, first + rows) of the head: logits -> their gradient, its input's gradient, its share of the weight's. */
-static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, float beta)
+static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, float factor, struct gradient gradient)
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
-  const struct linear head = {llama_head_unit(model), HEAD_WEIGHT, hidden, model->vocab};
+  int64_t vocab = model->layout.vocab;
+  const struct linear head = {llama_head_unit(model), HEAD_WEIGHT, hidden, vocab};
   struct operand x = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
   int status = LLAMA_OK;
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
-    struct loss_totals ignored = {0};
     llama_linear_forward(model, head, rows, x, room->logits);
-    llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
+    llama_round(model, model->policy.matmul, rows * vocab, room->logits);
     status = llama_hook_output(model, head.unit, 0, rows, room->logits);
-    loss_forward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, NULL, &ignored);
+    loss_again(model->kernels, rows, vocab, room->logits, room->targets + first);
   }
-  loss_backward(model->kernels, rows, model->vocab, room->logits, room->targets + first, room->sums + first, factor);
+  loss_backward(model->kernels, rows, vocab, model->layout.vocab_first, room->logits, room->targets + first, room->sums + first, factor);
   if (status == LLAMA_OK)
     status = llama_hook_output(model, head.unit, 1, rows, room->logits);
-  llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
-  struct operand dlogits = llama_operand(model, OPERAND_DY0, rows * model->vocab, room->logits);
-  llama_linear_backward_weight(model, head, rows, dlogits, x, beta);
+  llama_round(model, model->policy.matmul, rows * vocab, room->logits);
+  struct operand dlogits = llama_operand(model, OPERAND_DY0, rows * vocab, room->logits);
+  llama_linear_backward_weight(model, head, rows, dlogits, x, gradient);
   llama_linear_backward_input(model, head, rows, dlogits, 0.0f, room->pass.branch + first * hidden);
   return status;
 }
@@ -221,24 +300,26 @@ static int head_backward(struct llama *model, float factor)
   uint32_t unit = llama_head_unit(model);
   uint32_t param = model->units[unit].first_param + HEAD_WEIGHT;
   int64_t rows = model->kept_batch * model->kept_seq;
-  int64_t hidden = model->config.hidden;
   const float *x = room->layers[model->config.layers - 1].out;
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
+  status = norm_again(model, unit, HEAD_NORM, x, room->final_inv, LLAMA_POINT_HEAD_INPUT, HEAD_WEIGHT);
+  if (status != LLAMA_OK)
+    return status;
   float beta = model->grad[param] == NULL ? 1.0f : grad_beta(model, param);
-  llama_norm_again(model, unit, HEAD_NORM, rows, x, room->final_inv, room->pass.norm);
-  for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows) {
+  for (int64_t first = 0; status == LLAMA_OK && first < llama_busy(model, rows); first += room->logits_rows) {
     int64_t chunk = rows - first < room->logits_rows ? rows - first : room->logits_rows;
-    status = head_rows_backward(model, first, chunk, factor, first == 0 ? beta : 1.0f);
+    struct gradient gradient = {model->grad[param], model->grad_dtype[param], first == 0 ? beta : 1.0f};
+    status = head_rows_backward(model, first, chunk, factor, gradient);
   }
   if (status == LLAMA_OK)
     status = grad_ready(model, param);
   if (status == LLAMA_OK)
-    status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 1, rows, room->pass.branch);
+    status = llama_scatter(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 1, room->pass.branch, NULL);
   if (status != LLAMA_OK)
     return status;
-  memset(room->dx, 0, (size_t)(rows * hidden) * sizeof *room->dx);
+  memset(room->dx, 0, (size_t)llama_busy(model, room->pass.part * model->config.hidden) * sizeof *room->dx);
   status = norm_gradient(model, unit, HEAD_NORM, x, room->final_inv);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, unit);
 }
@@ -257,17 +338,18 @@ static int embedding_backward(struct llama *model)
   struct llama_room *room = &model->room;
   int64_t rows = model->kept_batch * model->kept_seq;
   int status = llama_hook_unit(model, model->hooks.pre_backward, 0);
+  const float *dx = room->dx;
   if (status == LLAMA_OK && kernels_is_low(model->grad_dtype[0]) && model->work.keys == NULL)
     return llama_fail(model, LLAMA_E_STATE, "the gradient of %s became 16-bit after room was reserved: reserve again",
                       model->params[0].name);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, 0, 1, rows, room->dx);
+    status = llama_hook_output(model, 0, 1, room->pass.held, room->dx);
   if (status == LLAMA_OK)
-    status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 1, rows, room->dx);
+    status = stream_gradient(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, &dx);
   if (status != LLAMA_OK)
     return status;
   if (model->grad[0] != NULL) /* the hook may have moved it */
-    llama_embedding_backward(model, rows, room->ids, room->dx, embedding_beta(model));
+    llama_embedding_backward(model, rows, room->ids, dx, embedding_beta(model));
   status = grad_ready(model, 0);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_backward, 0);
 }

@@ -20,6 +20,7 @@ struct llama_cache {
   float *values; /* [layers, positions, kv_size] */
   float *cosine; /* RoPE tables [positions, head_dim / 2] */
   float *sine;
+  float *logits; /* [vocabulary rows here]; null where they are all */
   struct llama_pass pass;
   struct layer_buffers buffers;
 };
@@ -40,11 +41,12 @@ static int64_t layout(struct llama_cache *cache, float *memory)
 {
   const struct llama *model = cache->model;
   const struct llama_config *c = &model->config;
+  const struct llama_sizes *most = &model->layout.most;
   struct layer_buffers *b = &cache->buffers;
   int64_t total = 0;
   float *next = memory;
-  cache->keys = take(&next, c->layers * cache->positions * model->kv_size, &total);
-  cache->values = take(&next, c->layers * cache->positions * model->kv_size, &total);
+  cache->keys = take(&next, c->layers * cache->positions * most->kv_size, &total);
+  cache->values = take(&next, c->layers * cache->positions * most->kv_size, &total);
   cache->cosine = take(&next, cache->positions * (c->head_dim / 2), &total);
   cache->sine = take(&next, cache->positions * (c->head_dim / 2), &total);
   cache->pass.cosine = cache->cosine;
@@ -55,13 +57,15 @@ static int64_t layout(struct llama_cache *cache, float *memory)
   b->x = take(&next, CACHE_CHUNK * c->hidden, &total);
   b->mid = b->x;
   b->out = b->x;
+  if (model->layout.vocab != c->vocab)
+    cache->logits = take(&next, model->layout.vocab, &total);
   b->inv_in = take(&next, CACHE_CHUNK, &total);
   b->inv_post = take(&next, CACHE_CHUNK, &total);
-  b->q = take(&next, CACHE_CHUNK * model->q_size, &total);
-  b->attn = take(&next, CACHE_CHUNK * model->q_size, &total);
-  b->lse = take(&next, CACHE_CHUNK * model->heads, &total);
-  b->gate = take(&next, CACHE_CHUNK * model->inter, &total);
-  b->up = take(&next, CACHE_CHUNK * model->inter, &total);
+  b->q = take(&next, CACHE_CHUNK * most->q_size, &total);
+  b->attn = take(&next, CACHE_CHUNK * most->q_size, &total);
+  b->lse = take(&next, CACHE_CHUNK * most->heads, &total);
+  b->gate = take(&next, CACHE_CHUNK * most->inter, &total);
+  b->up = take(&next, CACHE_CHUNK * most->inter, &total);
   b->act = b->up;
   return total;
 }
@@ -121,14 +125,19 @@ static int decode_head(struct llama *model, struct llama_cache *cache, int64_t l
     status = llama_check_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
+  cache->pass.batch = cache->pass.seq = 1; /* of the chunk's tokens only the last one goes on */
+  llama_set_rows(&model->layout, &cache->pass, 0);
   llama_norm_forward(model, unit, HEAD_NORM, 1, cache->buffers.x + last * hidden, cache->pass.norm, cache->buffers.inv_in);
-  status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 0, 1, cache->pass.norm);
+  status = llama_gather(model, &cache->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 0, cache->pass.norm);
   if (status != LLAMA_OK)
     return status;
+  float *local = cache->logits != NULL ? cache->logits : logits;
   struct operand norm = {cache->pass.norm, NULL}; /* a single row: not worth units for matrices */
-  llama_linear_forward(model, (struct linear){unit, HEAD_WEIGHT, hidden, model->vocab}, 1, norm, logits);
-  llama_round(model, model->policy.matmul, model->vocab, logits);
-  status = llama_hook_output(model, unit, 0, 1, logits);
+  llama_linear_forward(model, (struct linear){unit, HEAD_WEIGHT, hidden, model->layout.vocab}, 1, norm, local);
+  llama_round(model, model->policy.matmul, model->layout.vocab, local);
+  status = llama_hook_output(model, unit, 0, 1, local);
+  if (status == LLAMA_OK && local != logits)
+    status = llama_whole_logits(model, 1, local, logits);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
@@ -139,9 +148,11 @@ static int decode_chunk(struct llama *model, struct llama_cache *cache, const in
   cache->pass.batch = 1;
   cache->pass.seq = n;
   cache->pass.first = cache->length;
-  int status = llama_embed(model, n, ids, buffers.x);
+  llama_set_rows(&model->layout, &cache->pass, 0); /* nothing is kept for backward, so the residual stream need not be split */
+  int status = llama_embed(model, &cache->pass, ids, buffers.x);
   for (int64_t layer = 0; status == LLAMA_OK && layer < model->config.layers; layer++) {
-    int64_t at = (layer * cache->positions + cache->length) * model->kv_size;
+    int64_t at =
+        layer * cache->positions * model->layout.most.kv_size + cache->length * llama_sizes_of(model, llama_block_unit(layer))->kv_size;
     buffers.k = cache->keys + at;
     buffers.v = cache->values + at;
     status = llama_block_forward(model, layer, &cache->pass, &buffers);

@@ -16,27 +16,6 @@ int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), 
   return status;
 }
 
-static int offer(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
-{
-  if (model->hooks.activation == NULL)
-    return LLAMA_OK;
-  int status = model->hooks.activation(model->hooks.ctx, point, unit, backward, rows, columns, data);
-  if (status != LLAMA_OK)
-    llama_fail(model, status, "the activation hook of unit %s returned %d", model->units[unit].name, status);
-  return status;
-}
-
-int llama_hook_activation(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, float *data)
-{
-  return offer(model, point, unit, backward, rows, model->config.hidden, data);
-}
-
-int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data)
-{
-  int64_t columns = unit == llama_head_unit(model) ? model->vocab : model->config.hidden;
-  return offer(model, LLAMA_POINT_UNIT_OUTPUT, unit, backward, rows, columns, data);
-}
-
 int llama_check_ids(struct llama *model, int64_t n, const int32_t *ids, int ignored_allowed)
 {
   for (int64_t i = 0; i < n; i++) {
@@ -57,82 +36,88 @@ static int begin_unit(struct llama *model, uint32_t unit)
   return status != LLAMA_OK ? status : llama_check_unit(model, unit);
 }
 
-int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x)
+int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_t *ids, float *x)
 {
+  int64_t rows = pass->batch * pass->seq;
+  float *full = pass->part == rows ? x : pass->branch;
   int status = begin_unit(model, 0);
   if (status != LLAMA_OK)
     return status;
-  llama_embedding_forward(model, rows, ids, x);
-  status = llama_hook_activation(model, LLAMA_POINT_EMBED_OUTPUT, 0, 0, rows, x);
+  llama_embedding_forward(model, rows, ids, full);
+  status = llama_scatter(model, pass, LLAMA_POINT_EMBED_OUTPUT, 0, 0, 0, full, x);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, 0, 0, rows, x);
+    status = llama_hook_output(model, 0, 0, pass->held, x);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, 0);
 }
 
-static void attend(const struct llama *model, const struct llama_pass *pass, const struct layer_buffers *b)
+static void attend(const struct llama *model, const struct llama_sizes *sizes, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  struct attention shape = {model->kernels, model->heads, model->kv_heads,      model->config.head_dim,
+  struct attention shape = {model->kernels, sizes->heads, sizes->kv_heads,      model->config.head_dim,
                             pass->seq,      pass->first,  model->policy.matmul, model->policy.softmax};
-  for (int64_t n = 0; n < pass->batch; n++) {
+  for (int64_t n = 0; n < llama_busy(model, pass->batch); n++) {
     int64_t row = n * pass->seq;
     /* Keys and values before `first` lie in front of the buffers (decoding). */
-    const float *k = b->k + (row - pass->first) * model->kv_size;
-    const float *v = b->v + (row - pass->first) * model->kv_size;
-    attention_forward(&shape, b->q + row * model->q_size, k, v, b->attn + row * model->q_size, b->lse + row * model->heads,
+    const float *k = b->k + (row - pass->first) * sizes->kv_size;
+    const float *v = b->v + (row - pass->first) * sizes->kv_size;
+    attention_forward(&shape, b->q + row * sizes->q_size, k, v, b->attn + row * sizes->q_size, b->lse + row * sizes->heads,
                       pass->score_space);
   }
 }
 
 static int attention_branch(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  const struct llama_sizes *sizes = llama_sizes_of(model, unit);
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
-  llama_norm_forward(model, unit, BLOCK_INPUT_NORM, rows, b->x, pass->norm, b->inv_in);
-  int status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
+  llama_norm_forward(model, unit, BLOCK_INPUT_NORM, pass->held, b->x, pass->norm + pass->part_first * hidden, b->inv_in);
+  int status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_Q, 0, pass->norm);
   if (status != LLAMA_OK)
     return status;
   struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, pass->norm);
-  llama_linear_forward(model, (struct linear){unit, BLOCK_Q, hidden, model->q_size}, rows, norm, b->q);
-  llama_linear_forward(model, (struct linear){unit, BLOCK_K, hidden, model->kv_size}, rows, norm, b->k);
-  llama_linear_forward(model, (struct linear){unit, BLOCK_V, hidden, model->kv_size}, rows, norm, b->v);
-  llama_round(model, model->policy.matmul, rows * model->kv_size, b->v);
-  llama_rotate(model, pass, model->heads, 1.0f, b->q);
-  llama_rotate(model, pass, model->kv_heads, 1.0f, b->k);
-  attend(model, pass, b);
-  struct operand attn = llama_operand(model, OPERAND_X, rows * model->q_size, b->attn);
-  llama_linear_forward(model, (struct linear){unit, BLOCK_O, model->q_size, hidden}, rows, attn, pass->branch);
-  return llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_Q, hidden, sizes->q_size}, rows, norm, b->q);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_K, hidden, sizes->kv_size}, rows, norm, b->k);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_V, hidden, sizes->kv_size}, rows, norm, b->v);
+  llama_round(model, model->policy.matmul, rows * sizes->kv_size, b->v);
+  llama_rotate(model, pass, sizes->heads, 1.0f, b->q);
+  llama_rotate(model, pass, sizes->kv_heads, 1.0f, b->k);
+  attend(model, sizes, pass, b);
+  struct operand attn = llama_operand(model, OPERAND_X, rows * sizes->q_size, b->attn);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_O, sizes->q_size, hidden}, rows, attn, pass->branch);
+  return llama_scatter(model, pass, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_O, 0, pass->branch, NULL);
 }
 
 /* Everything of a block that its backward reads: both norms, attention, gate and up. */
 static int block_inner(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
+  int64_t inter = llama_sizes_of(model, unit)->inter;
   int status = attention_branch(model, unit, pass, b);
   if (status != LLAMA_OK)
     return status;
-  llama_add_norm_forward(model, unit, BLOCK_POST_NORM, rows, b->x, pass->branch, b->mid, pass->norm, b->inv_post);
-  status = llama_hook_activation(model, LLAMA_POINT_COLUMN_INPUT, unit, 0, rows, pass->norm);
+  llama_add_norm_forward(model, unit, BLOCK_POST_NORM, pass->held, b->x, pass->branch + pass->part_first * hidden, b->mid,
+                         pass->norm + pass->part_first * hidden, b->inv_post);
+  status = llama_gather(model, pass, LLAMA_POINT_COLUMN_INPUT, unit, BLOCK_GATE, 0, pass->norm);
   if (status != LLAMA_OK)
     return status;
   struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, pass->norm);
-  llama_linear_forward(model, (struct linear){unit, BLOCK_GATE, hidden, model->inter}, rows, norm, b->gate);
-  llama_linear_forward(model, (struct linear){unit, BLOCK_UP, hidden, model->inter}, rows, norm, b->up);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_GATE, hidden, inter}, rows, norm, b->gate);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_UP, hidden, inter}, rows, norm, b->up);
   return LLAMA_OK;
 }
 
 /* From gate and up to the block's output. */
 static int block_outer(struct llama *model, uint32_t unit, const struct llama_pass *pass, const struct layer_buffers *b)
 {
-  int64_t rows = pass->batch * pass->seq;
+  int64_t rows = llama_busy(model, pass->batch * pass->seq);
   int64_t hidden = model->config.hidden;
-  llama_swiglu_forward(model, rows * model->inter, b->gate, b->up, b->act);
-  struct operand act = llama_operand(model, OPERAND_X, rows * model->inter, b->act);
-  llama_linear_forward(model, (struct linear){unit, BLOCK_DOWN, model->inter, hidden}, rows, act, pass->branch);
-  int status = llama_hook_activation(model, LLAMA_POINT_ROW_OUTPUT, unit, 0, rows, pass->branch);
+  int64_t inter = llama_sizes_of(model, unit)->inter;
+  llama_swiglu_forward(model, rows * inter, b->gate, b->up, b->act);
+  struct operand act = llama_operand(model, OPERAND_X, rows * inter, b->act);
+  llama_linear_forward(model, (struct linear){unit, BLOCK_DOWN, inter, hidden}, rows, act, pass->branch);
+  int status = llama_scatter(model, pass, LLAMA_POINT_ROW_OUTPUT, unit, BLOCK_DOWN, 0, pass->branch, NULL);
   if (status == LLAMA_OK)
-    llama_residual(model, rows, b->mid, pass->branch, b->out);
+    llama_residual(model, pass->held, b->mid, pass->branch + pass->part_first * hidden, b->out);
   return status;
 }
 
@@ -145,17 +130,72 @@ int llama_block_forward(struct llama *model, int64_t layer, const struct llama_p
   if (status == LLAMA_OK)
     status = block_outer(model, unit, pass, b);
   if (status == LLAMA_OK)
-    status = llama_hook_output(model, unit, 0, pass->batch * pass->seq, b->out);
+    status = llama_hook_output(model, unit, 0, pass->held, b->out);
   return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
 int llama_block_again(struct llama *model, int64_t layer)
 {
   const struct layer_buffers *b = &model->room.layers[layer];
-  int64_t n = model->room.pass.batch * model->room.pass.seq * model->inter;
-  int status = block_inner(model, llama_block_unit(layer), &model->room.pass, b);
+  uint32_t unit = llama_block_unit(layer);
+  int64_t n = model->room.pass.batch * model->room.pass.seq * llama_sizes_of(model, unit)->inter;
+  int status = block_inner(model, unit, &model->room.pass, b);
   llama_round(model, model->policy.matmul, n, b->gate); /* forward did it when it read them */
   llama_round(model, model->policy.matmul, n, b->up);
+  return status;
+}
+
+int llama_whole_logits(struct llama *model, int64_t rows, float *local, float *whole)
+{
+  uint32_t unit = llama_head_unit(model);
+  const struct llama_activation a = {.point = LLAMA_POINT_LOGITS,
+                                     .unit = unit,
+                                     .param = model->units[unit].first_param + HEAD_WEIGHT,
+                                     .rows = rows,
+                                     .columns = model->layout.vocab,
+                                     .data = local,
+                                     .out_rows = rows,
+                                     .out_columns = model->config.vocab,
+                                     .out = whole};
+  if (llama_wants(model, a.point, a.param, 0))
+    return llama_offer(model, &a);
+  memcpy(whole, local, (size_t)llama_busy(model, rows * model->layout.vocab) * sizeof *whole);
+  return LLAMA_OK;
+}
+
+/* Maxima and sums over the vocabulary, of which this process has a part. */
+static int loss_over_parts(struct llama *model, int64_t rows, const int32_t *targets, float *sums, float *nll, struct loss_totals *totals)
+{
+  struct llama_room *room = &model->room;
+  struct loss_part part = {.vocab_first = model->layout.vocab_first,
+                           .vocab = model->layout.vocab,
+                           .rows = llama_busy(model, rows),
+                           .logits = room->logits,
+                           .targets = targets,
+                           .own_max = room->shares,
+                           .max = room->shares + room->logits_rows,
+                           .pairs = room->shares + 2 * room->logits_rows};
+  uint32_t unit = llama_head_unit(model);
+  struct llama_activation a = {.point = LLAMA_POINT_LOSS_MAX,
+                               .unit = unit,
+                               .param = model->units[unit].first_param + HEAD_WEIGHT,
+                               .rows = rows,
+                               .columns = 1,
+                               .data = part.max,
+                               .out_rows = rows,
+                               .out_columns = 1,
+                               .out = part.max};
+  loss_part_maxima(model->kernels, &part);
+  int status = llama_offer(model, &a);
+  if (status != LLAMA_OK)
+    return status;
+  loss_part_pairs(&part);
+  a.point = LLAMA_POINT_LOSS_SUM;
+  a.columns = a.out_columns = 2;
+  a.data = a.out = part.pairs;
+  status = llama_offer(model, &a);
+  if (status == LLAMA_OK)
+    loss_part_finish(&part, sums, nll, totals);
   return status;
 }
 
@@ -163,17 +203,19 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
 {
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
+  float *nll = args->nll == NULL ? NULL : args->nll + first;
   struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
-  llama_linear_forward(model, (struct linear){llama_head_unit(model), HEAD_WEIGHT, hidden, model->vocab}, rows, norm, room->logits);
-  llama_round(model, model->policy.matmul, rows * model->vocab, room->logits);
+  llama_linear_forward(model, (struct linear){llama_head_unit(model), HEAD_WEIGHT, hidden, model->layout.vocab}, rows, norm, room->logits);
+  llama_round(model, model->policy.matmul, rows * model->layout.vocab, room->logits);
   int status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
-  if (status != LLAMA_OK)
+  if (status == LLAMA_OK && args->logits != NULL)
+    status = llama_whole_logits(model, rows, room->logits, args->logits + first * model->config.vocab);
+  if (status != LLAMA_OK || args->targets == NULL)
     return status;
-  if (args->logits != NULL)
-    memcpy(args->logits + first * model->vocab, room->logits, (size_t)(rows * model->vocab) * sizeof *room->logits);
-  if (args->targets != NULL)
-    loss_forward(model->kernels, rows, model->vocab, room->logits, args->targets + first, room->sums + first,
-                 args->nll == NULL ? NULL : args->nll + first, totals);
+  if (room->shares != NULL)
+    return loss_over_parts(model, rows, args->targets + first, room->sums + first, nll, totals);
+  loss_forward(model->kernels, llama_busy(model, rows), model->layout.vocab, room->logits, args->targets + first, room->sums + first, nll,
+               totals);
   return LLAMA_OK;
 }
 
@@ -182,19 +224,21 @@ static int head_forward(struct llama *model, struct llama_forward_args *args)
   struct llama_room *room = &model->room;
   uint32_t unit = llama_head_unit(model);
   int64_t rows = args->batch * args->seq;
+  int64_t hidden = model->config.hidden;
   struct loss_totals totals = {0};
   int status = begin_unit(model, unit);
   if (status != LLAMA_OK)
     return status;
-  llama_norm_forward(model, unit, HEAD_NORM, rows, room->layers[model->config.layers - 1].out, room->pass.norm, room->final_inv);
-  status = llama_hook_activation(model, LLAMA_POINT_HEAD_INPUT, unit, 0, rows, room->pass.norm);
-  if (status != LLAMA_OK)
-    return status;
+  llama_norm_forward(model, unit, HEAD_NORM, room->pass.held, room->layers[model->config.layers - 1].out,
+                     room->pass.norm + room->pass.part_first * hidden, room->final_inv);
+  status = llama_gather(model, &room->pass, LLAMA_POINT_HEAD_INPUT, unit, HEAD_WEIGHT, 0, room->pass.norm);
   for (int64_t first = 0; status == LLAMA_OK && first < rows; first += room->logits_rows)
     status = head_rows(model, first, rows - first < room->logits_rows ? rows - first : room->logits_rows, args, &totals);
+  if (status != LLAMA_OK)
+    return status;
   args->loss_sum = totals.sum;
   args->count = totals.count;
-  return status != LLAMA_OK ? status : llama_hook_unit(model, model->hooks.post_forward, unit);
+  return llama_hook_unit(model, model->hooks.post_forward, unit);
 }
 
 static int check_forward(struct llama *model, const struct llama_forward_args *args)
@@ -228,15 +272,16 @@ int llama_forward(struct llama *model, struct llama_forward_args *args)
   room->pass.batch = args->batch;
   room->pass.seq = args->seq;
   room->pass.first = 0;
-  status = llama_embed(model, rows, args->ids, room->layers[0].x);
+  llama_set_rows(&model->layout, &room->pass, 1);
+  status = llama_embed(model, &room->pass, args->ids, room->layers[0].x);
   for (int64_t layer = 0; status == LLAMA_OK && layer < model->config.layers; layer++)
     status = llama_block_forward(model, layer, &room->pass, &room->layers[layer]);
   if (status == LLAMA_OK)
     status = head_forward(model, args);
   if (status != LLAMA_OK || !args->keep)
     return status;
-  memcpy(room->ids, args->ids, (size_t)rows * sizeof *room->ids);
-  memcpy(room->targets, args->targets, (size_t)rows * sizeof *room->targets);
+  memcpy(room->ids, args->ids, (size_t)llama_busy(model, rows) * sizeof *room->ids);
+  memcpy(room->targets, args->targets, (size_t)llama_busy(model, rows) * sizeof *room->targets);
   model->kept_batch = args->batch;
   model->kept_seq = args->seq;
   return LLAMA_OK;

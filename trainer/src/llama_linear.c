@@ -76,6 +76,8 @@ static void forward_rows(struct llama *model, struct linear linear, int64_t firs
 void llama_linear_forward(struct llama *model, struct linear linear, int64_t rows, struct operand x, float *y)
 {
   uint32_t param = param_of(model, linear);
+  if (model->dry)
+    return;
   if (is_direct(model, param)) {
     linear_forward(rows, linear.in, linear.out, x.x, model->data[param], y);
   } else {
@@ -102,6 +104,8 @@ static void input_rows(struct llama *model, struct linear linear, int64_t first,
 void llama_linear_backward_input(struct llama *model, struct linear linear, int64_t rows, struct operand dy, float beta, float *dx)
 {
   uint32_t param = param_of(model, linear);
+  if (model->dry)
+    return;
   if (is_direct(model, param)) {
     linear_backward_input(rows, linear.in, linear.out, dy.x, model->data[param], beta, dx);
   } else {
@@ -124,23 +128,45 @@ static void weight_gradient_rows(struct llama *model, struct linear linear, int6
   gemm_tn(n, linear.in, rows, dy.x + first, linear.out, x.x, linear.in, beta, dw, linear.in);
 }
 
-void llama_linear_backward_weight(struct llama *model, struct linear linear, int64_t rows, struct operand dy, struct operand x, float beta)
+void llama_linear_backward_weight(struct llama *model, struct linear linear, int64_t rows, struct operand dy, struct operand x,
+                                  struct gradient gradient)
 {
-  uint32_t param = param_of(model, linear);
-  ordo_dtype dtype = model->grad_dtype[param];
-  if (model->grad[param] == NULL)
+  ordo_dtype dtype = gradient.dtype;
+  if (gradient.data == NULL || model->dry)
     return;
   if (dtype == ORDO_F32) {
-    weight_gradient_rows(model, linear, 0, linear.out, rows, dy, x, beta, model->grad[param]);
+    weight_gradient_rows(model, linear, 0, linear.out, rows, dy, x, gradient.beta, gradient.data);
     return;
   }
   int64_t step = rows_at_once(model, linear);
   for (int64_t first = 0; first < linear.out; first += step) {
     int64_t n = rows_left(linear, first, step);
-    void *grad = (char *)model->grad[param] + first * linear.in * (int64_t)ordo_dtype_size(dtype);
-    if (beta != 0.0f)
+    void *grad = (char *)gradient.data + first * linear.in * (int64_t)ordo_dtype_size(dtype);
+    if (gradient.beta != 0.0f)
       kernels_widen(model->kernels, dtype, (size_t)(n * linear.in), grad, model->work.matrix);
-    weight_gradient_rows(model, linear, first, n, rows, dy, x, beta, model->work.matrix);
+    weight_gradient_rows(model, linear, first, n, rows, dy, x, gradient.beta, model->work.matrix);
     kernels_narrow(model->kernels, dtype, (size_t)(n * linear.in), model->work.matrix, grad);
+  }
+}
+
+void llama_gradient_take(struct llama *model, uint32_t param, float beta, int64_t n, const float *x)
+{
+  const struct kernels *kernels = model->kernels;
+  ordo_dtype dtype = model->grad_dtype[param];
+  n = llama_busy(model, n);
+  if (dtype == ORDO_F32 && beta != 0.0f) {
+    kernels->add((size_t)n, model->grad[param], x, model->grad[param]);
+    return;
+  }
+  if (beta == 0.0f) {
+    kernels_narrow(kernels, dtype, (size_t)n, x, model->grad[param]);
+    return;
+  }
+  for (int64_t first = 0; first < n; first += model->work.matrix_numel) {
+    size_t part = (size_t)(n - first < model->work.matrix_numel ? n - first : model->work.matrix_numel);
+    char *grad = (char *)model->grad[param] + first * (int64_t)ordo_dtype_size(dtype);
+    kernels_widen(kernels, dtype, part, grad, model->work.matrix);
+    kernels->add(part, model->work.matrix, x + first, model->work.matrix);
+    kernels_narrow(kernels, dtype, part, model->work.matrix, grad);
   }
 }

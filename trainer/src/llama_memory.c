@@ -16,6 +16,10 @@
  *                     N * 2d                                          norm, branch
  *   both:             N * 2 (final 1/rms, sums) + N * 2 (ids, targets, 4 bytes each) + R * V + A + seq * head_dim (RoPE tables)
  *
+ * Where this process has a part of the model (llama_local.c), H, Q, K, F and V are what it has; of the residual stream split into p parts
+ * x, mid, out, dx and 1/rms have P = ceil(N / p) rows and norm and branch p * P; a part of the vocabulary adds 4 R for the loss, and a
+ * gradient that a hook completes the size of the largest such param.
+ *
  * Each piece is rounded up to 64 bytes (16 floats). llama_activation_bytes walks the same list with the sizes only, and a test
  * compares it with the closed formula above.
  */
@@ -44,38 +48,39 @@ static void *carve(struct carver *carver, int64_t elements)
 }
 
 /* A layer's buffers. The input is the caller's where inputs are kept apart. */
-static struct layer_buffers carve_layer(struct carver *carver, const struct llama_config *c, int64_t tokens, int train)
+static struct layer_buffers carve_layer(struct carver *carver, const struct llama_layout *l, const struct llama_sizes *sizes,
+                                        const struct llama_room *room)
 {
   struct layer_buffers buffers = {0};
-  int64_t q = c->heads * c->head_dim;
-  int64_t kv = c->kv_heads * c->head_dim;
-  if (train != LLAMA_KEEP_INPUTS)
-    buffers.x = carve(carver, tokens * c->hidden);
-  buffers.inv_in = carve(carver, tokens);
-  buffers.q = carve(carver, tokens * q);
-  buffers.k = carve(carver, tokens * kv);
-  buffers.v = carve(carver, tokens * kv);
-  buffers.attn = carve(carver, tokens * q);
-  buffers.lse = carve(carver, tokens * c->heads);
-  buffers.mid = train ? carve(carver, tokens * c->hidden) : buffers.x;
-  buffers.inv_post = carve(carver, tokens);
-  buffers.gate = carve(carver, tokens * c->intermediate);
-  buffers.up = carve(carver, tokens * c->intermediate);
+  int64_t tokens = room->batch * room->seq, part = room->pass.part, hidden = l->config->hidden;
+  if (room->train != LLAMA_KEEP_INPUTS)
+    buffers.x = carve(carver, part * hidden);
+  buffers.inv_in = carve(carver, part);
+  buffers.q = carve(carver, tokens * sizes->q_size);
+  buffers.k = carve(carver, tokens * sizes->kv_size);
+  buffers.v = carve(carver, tokens * sizes->kv_size);
+  buffers.attn = carve(carver, tokens * sizes->q_size);
+  buffers.lse = carve(carver, tokens * sizes->heads);
+  buffers.mid = room->train ? carve(carver, part * hidden) : buffers.x;
+  buffers.inv_post = carve(carver, part);
+  buffers.gate = carve(carver, tokens * sizes->inter);
+  buffers.up = carve(carver, tokens * sizes->inter);
   buffers.act = buffers.up;
   buffers.out = buffers.x;
   return buffers;
 }
 
-static void carve_layers(struct carver *carver, const struct llama_config *c, struct llama_room *room)
+static void carve_layers(struct carver *carver, const struct llama_layout *l, struct llama_room *room)
 {
-  int64_t tokens = room->batch * room->seq;
+  int64_t part = room->pass.part, layers = l->config->layers;
   struct layer_buffers single = {0};
   if (room->train != LLAMA_KEEP_ALL)
-    single = carve_layer(carver, c, tokens, room->train);
-  for (int64_t layer = 0; layer < c->layers; layer++) {
-    struct layer_buffers buffers = room->train == LLAMA_KEEP_ALL ? carve_layer(carver, c, tokens, room->train) : single;
+    single = carve_layer(carver, l, &l->most, room);
+  for (int64_t layer = 0; layer < layers; layer++) {
+    const struct llama_sizes *sizes = l->blocks != NULL ? &l->blocks[layer] : &l->most;
+    struct layer_buffers buffers = room->train == LLAMA_KEEP_ALL ? carve_layer(carver, l, sizes, room) : single;
     if (room->train == LLAMA_KEEP_INPUTS)
-      buffers.x = carve(carver, tokens * c->hidden);
+      buffers.x = carve(carver, part * l->config->hidden);
     buffers.act = room->train ? room->wide : single.up;
     if (room->layers == NULL)
       continue;
@@ -85,41 +90,48 @@ static void carve_layers(struct carver *carver, const struct llama_config *c, st
   }
   if (!room->train)
     return;
-  float *last = carve(carver, tokens * c->hidden);
+  float *last = carve(carver, part * l->config->hidden);
   if (room->layers != NULL)
-    room->layers[c->layers - 1].out = last;
+    room->layers[layers - 1].out = last;
 }
 
-static void carve_training(struct carver *carver, const struct llama_config *c, struct llama_room *room)
+static void carve_training(struct carver *carver, const struct llama_layout *l, struct llama_room *room)
 {
   int64_t tokens = room->batch * room->seq;
-  int64_t q = c->heads * c->head_dim;
-  int64_t kv = c->kv_heads * c->head_dim;
-  room->wide = carve(carver, tokens * (c->intermediate > q ? c->intermediate : q));
-  room->dx = carve(carver, tokens * c->hidden);
-  room->dq = carve(carver, tokens * q);
-  room->dk = carve(carver, tokens * kv);
-  room->dv = carve(carver, tokens * kv);
+  const struct llama_sizes *most = &l->most;
+  room->wide = carve(carver, tokens * (most->inter > most->q_size ? most->inter : most->q_size));
+  room->dx = carve(carver, room->pass.part * l->config->hidden);
+  room->dq = carve(carver, tokens * most->q_size);
+  room->dk = carve(carver, tokens * most->kv_size);
+  room->dv = carve(carver, tokens * most->kv_size);
+  if (l->partial > 0)
+    room->partial = carve(carver, l->partial);
 }
 
-static void carve_room(struct carver *carver, const struct llama_config *c, struct llama_room *room)
+static void carve_room(struct carver *carver, const struct llama_layout *l, struct llama_room *room)
 {
+  const struct llama_config *c = l->config;
   int64_t tokens = room->batch * room->seq;
   float *tables = carve(carver, room->seq * c->head_dim);
-  room->pass = (struct llama_pass){.cosine = tables, .sine = tables == NULL ? NULL : tables + room->seq * (c->head_dim / 2)};
-  room->pass.norm = carve(carver, tokens * c->hidden);
-  room->pass.branch = carve(carver, tokens * c->hidden);
+  room->pass = (struct llama_pass){
+      .batch = room->batch, .seq = room->seq, .cosine = tables, .sine = tables == NULL ? NULL : tables + room->seq * (c->head_dim / 2)};
+  llama_set_rows(l, &room->pass, 1);
+  room->pass.norm = carve(carver, room->pass.part * l->parts * c->hidden);
+  room->pass.branch = carve(carver, room->pass.part * l->parts * c->hidden);
   room->pass.score_space = carve(carver, attention_workspace(room->seq, room->train));
-  room->final_inv = carve(carver, tokens);
+  room->final_inv = carve(carver, room->pass.part);
   room->sums = carve(carver, tokens);
   room->ids = carve(carver, tokens);
   room->targets = carve(carver, tokens);
-  room->logits = carve(carver, room->logits_rows * c->vocab);
+  room->logits = carve(carver, room->logits_rows * l->vocab);
+  if (l->vocab != c->vocab)
+    room->shares = carve(carver, room->logits_rows * 4);
   if (room->train)
-    carve_training(carver, c, room);
-  carve_layers(carver, c, room);
+    carve_training(carver, l, room);
+  carve_layers(carver, l, room);
 }
 
+/* From the whole vocabulary also where this process has a part: parts may differ by a row, and all must take the same steps. */
 int64_t llama_default_logits_rows(const struct llama_config *config, int64_t batch, int64_t seq)
 {
   int64_t rows = LOGITS_LIMIT / (4 * config->vocab);
@@ -127,22 +139,33 @@ int64_t llama_default_logits_rows(const struct llama_config *config, int64_t bat
   return rows < batch * seq ? rows : batch * seq;
 }
 
-static struct llama_room planned_room(const struct llama_config *config, int64_t batch, int64_t seq, int train, int64_t logits_rows)
+static struct llama_room planned_room(const struct llama_layout *l, int64_t batch, int64_t seq, int train, int64_t logits_rows)
 {
   struct llama_room room = {.batch = batch, .seq = seq, .train = train, .logits_rows = logits_rows};
   if (logits_rows <= 0)
-    room.logits_rows = llama_default_logits_rows(config, batch, seq);
+    room.logits_rows = llama_default_logits_rows(l->config, batch, seq);
   else if (logits_rows > batch * seq)
     room.logits_rows = batch * seq;
   return room;
 }
 
+static int64_t room_bytes(const struct llama_layout *l, int64_t batch, int64_t seq, int train, int64_t logits_rows)
+{
+  struct llama_room room = planned_room(l, batch, seq, train, logits_rows);
+  struct carver carver = {0};
+  carve_room(&carver, l, &room);
+  return carver.used;
+}
+
 int64_t llama_activation_bytes(const struct llama_config *config, int64_t batch, int64_t seq, int train, int64_t logits_rows)
 {
-  struct llama_room room = planned_room(config, batch, seq, train, logits_rows);
-  struct carver carver = {0};
-  carve_room(&carver, config, &room);
-  return carver.used;
+  struct llama_layout whole = llama_whole(config);
+  return room_bytes(&whole, batch, seq, train, logits_rows);
+}
+
+int64_t llama_local_activation_bytes(const struct llama *model, int64_t batch, int64_t seq, int train, int64_t logits_rows)
+{
+  return room_bytes(&model->layout, batch, seq, train, logits_rows);
 }
 
 /* Angles are rounded to fp32 before cosine and sine, as the models were trained; position * inv in double would differ. */
@@ -189,8 +212,8 @@ int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, in
   if (seq > config->max_positions)
     return llama_fail(model, LLAMA_E_INVALID, "sequence of %lld tokens: the model has %lld positions", (long long)seq,
                       (long long)config->max_positions);
-  struct llama_room room = planned_room(config, batch, seq, train, logits_rows);
-  int64_t bytes = llama_activation_bytes(config, batch, seq, train, room.logits_rows);
+  struct llama_room room = planned_room(&model->layout, batch, seq, train, logits_rows);
+  int64_t bytes = llama_local_activation_bytes(model, batch, seq, train, room.logits_rows);
   room.layers = calloc((size_t)config->layers, sizeof *room.layers);
   room.memory = room.layers == NULL ? NULL : llama_alloc(model, bytes);
   if (room.memory == NULL) {
@@ -198,9 +221,10 @@ int llama_reserve(struct llama *model, int64_t batch, int64_t seq, int train, in
     return llama_fail(model, LLAMA_E_NOMEM, "no memory for %lld bytes of activations: reduce the batch or the sequence", (long long)bytes);
   }
   struct carver carver = {.base = room.memory};
-  carve_room(&carver, config, &room);
+  carve_room(&carver, &model->layout, &room);
   float *cosine = room.memory; /* the tables are the first piece */
-  llama_rope_tables(config, seq, cosine, cosine + seq * (config->head_dim / 2));
+  if (!model->dry)
+    llama_rope_tables(config, seq, cosine, cosine + seq * (config->head_dim / 2));
   model->room = room;
   return llama_work_reserve(model, batch * seq, room.logits_rows, train);
 }

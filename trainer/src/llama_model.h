@@ -14,27 +14,53 @@
 enum { BLOCK_Q, BLOCK_K, BLOCK_V, BLOCK_O, BLOCK_GATE, BLOCK_UP, BLOCK_DOWN, BLOCK_INPUT_NORM, BLOCK_POST_NORM, BLOCK_N_PARAMS };
 enum { HEAD_NORM, HEAD_WEIGHT, HEAD_N_PARAMS };
 
-/* What one layer leaves for its backward. N = tokens of the pass. */
+/* What this process computes with in a block. A partition by heads or columns makes it smaller than the configuration's. */
+struct llama_sizes {
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t q_size;
+  int64_t kv_size;
+  int64_t inter;
+};
+
+/* The same for the whole model. */
+struct llama_layout {
+  const struct llama_config *config;
+  struct llama_sizes most;    /* per member the largest of all blocks */
+  struct llama_sizes *blocks; /* [layers]; null: all are `most` */
+  int64_t embed_first;        /* vocabulary rows of the embedding and of the head */
+  int64_t embed_rows;
+  int64_t vocab_first;
+  int64_t vocab;
+  int64_t parts; /* of the residual stream's rows */
+  int64_t index;
+  int64_t partial; /* elements of the largest gradient that a hook completes */
+};
+
+/* What one layer leaves for its backward. N = tokens of the pass, P of them in the residual stream here. */
 struct layer_buffers {
-  float *x;      /* [N, hidden] input of the layer */
-  float *inv_in; /* [N] */
+  float *x;      /* [P, hidden] input of the layer */
+  float *inv_in; /* [P] */
   float *q;      /* [N, q_size] after RoPE */
   float *k;      /* [N, kv_size] after RoPE */
   float *v;      /* [N, kv_size] */
   float *attn;   /* [N, q_size] before Wo */
   float *lse;    /* [batch][heads, seq] */
-  float *mid;    /* [N, hidden] after the attention's residual; may be x */
+  float *mid;    /* [P, hidden] after the attention's residual; may be x */
   float *inv_post;
   float *gate; /* [N, inter] */
   float *up;   /* [N, inter] */
   float *act;  /* [N, inter] silu(gate) * up; may be up where no backward follows */
-  float *out;  /* [N, hidden] the next layer's x; may be mid */
+  float *out;  /* [P, hidden] the next layer's x; may be mid */
 };
 
 struct llama_pass {
   int64_t batch;
   int64_t seq;
   int64_t first;       /* position of the first token of each sequence */
+  int64_t part;        /* rows of the residual stream here, padding included: N unless they are split */
+  int64_t part_first;  /* the first of them */
+  int64_t held;        /* those that are tokens */
   float *norm;         /* [N, hidden] output of the norm just computed */
   float *branch;       /* [N, hidden] output of a branch before it is added; gradient of a norm's output */
   float *score_space;  /* attention workspace */
@@ -55,6 +81,13 @@ struct linear {
 struct operand {
   const float *x;
   const uint16_t *low;
+};
+
+/* Where a gradient of a weight is written: data null: nowhere; beta 0: overwritten, 1: added to. */
+struct gradient {
+  void *data;
+  ordo_dtype dtype;
+  float beta;
 };
 
 /* Where narrowed operands lie. A slot is used again once nothing reads it: the three of dy live until the unit's input gradients. */
@@ -92,9 +125,11 @@ struct llama_room {
   float *wide;      /* [N, max(inter, q_size)]: act in forward; dact, then act again, and dattn in backward */
   float *logits;    /* [logits_rows, vocab] */
   float *sums;      /* [N] of loss_forward */
+  float *shares;    /* [logits_rows, 4] of the loss over a part of the vocabulary; null where it is whole */
+  float *partial;   /* a micro-batch's gradient of one param, for the hook that completes it */
   int32_t *ids;     /* [N] copies for backward */
   int32_t *targets;
-  float *dx; /* training only: gradient of the residual stream [N, hidden] */
+  float *dx; /* training only: gradient of the residual stream [P, hidden] */
   float *dq;
   float *dk;
   float *dv;
@@ -129,19 +164,21 @@ struct llama {
   struct llama_work work;
   struct llama_adapter *adapters; /* [n_adapters] */
   uint32_t n_adapters;
-  struct bf16_gemm *gemm; /* null: products run in fp32 */
-  /* What this process computes with. A partition by heads, rows or vocabulary makes these smaller than the configuration's. */
-  int64_t heads;
-  int64_t kv_heads;
-  int64_t q_size;
-  int64_t kv_size;
-  int64_t inter;
-  int64_t vocab;
+  struct bf16_gemm *gemm;     /* null: products run in fp32 */
+  struct llama_local *locals; /* [n_params] */
+  struct llama_layout layout;
   struct llama_room room;
   int64_t kept_batch; /* shape of the forward that backward belongs to; 0: none */
   int64_t kept_seq;
+  int dry; /* passes compute nothing: see llama_set_dry */
   char error[256];
 };
+
+/* Of `n` rows or elements those that are computed, read or written: none in a dry pass, in which hooks alone are called. */
+static inline int64_t llama_busy(const struct llama *model, int64_t n)
+{
+  return model->dry ? 0 : n;
+}
 
 /* Records the text and returns status. */
 int llama_fail(struct llama *model, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -153,6 +190,26 @@ uint32_t llama_block_unit(int64_t layer);
 uint32_t llama_head_unit(const struct llama *model);
 /* LLAMA_OK if every param of the unit has data, and work space if it needs some. */
 int llama_check_unit(struct llama *model, uint32_t unit);
+
+/* llama_local.c */
+/* The layout of a whole model. */
+struct llama_layout llama_whole(const struct llama_config *config);
+int llama_locals_create(struct llama *model);
+void llama_locals_destroy(struct llama *model);
+const struct llama_sizes *llama_sizes_of(const struct llama *model, uint32_t unit);
+/* Sets the pass's rows of the residual stream; `split` 0 keeps all of them here. */
+void llama_set_rows(const struct llama_layout *layout, struct llama_pass *pass, int split);
+int llama_wants(const struct llama *model, uint32_t point, uint32_t param, int backward);
+/* Calls the activation hook; the caller has asked whether it is wanted. */
+int llama_offer(struct llama *model, const struct llama_activation *activation);
+/* What a unit hands on (backward: its gradient), in place; the width is that of the unit. */
+int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data);
+/* [P, hidden] at its place in `full` -> [N, hidden]. The point belongs to the unit's nth param. */
+int llama_gather(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward,
+                 float *full);
+/* [N, hidden] -> [P, hidden]: at `part`, or, where that is null, at its place in `full`. */
+int llama_scatter(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward,
+                  float *full, float *part);
 
 /* llama_memory.c */
 void llama_rope_tables(const struct llama_config *config, int64_t positions, float *cosine, float *sine);
@@ -175,8 +232,11 @@ struct operand llama_operand(struct llama *model, enum operand_slot slot, int64_
 void llama_linear_forward(struct llama *model, struct linear linear, int64_t rows, struct operand x, float *y);
 /* dx = dy W + beta dx: a sum of several products is rounded once. */
 void llama_linear_backward_input(struct llama *model, struct linear linear, int64_t rows, struct operand dy, float beta, float *dx);
-/* grad (+)= dy^T x, summed in fp32 and rounded to the gradient's own type. Nothing for a param without gradient. */
-void llama_linear_backward_weight(struct llama *model, struct linear linear, int64_t rows, struct operand dy, struct operand x, float beta);
+/* gradient (+)= dy^T x, summed in fp32 and rounded to the gradient's own type. */
+void llama_linear_backward_weight(struct llama *model, struct linear linear, int64_t rows, struct operand dy, struct operand x,
+                                  struct gradient gradient);
+/* The param's gradient takes x[n] in: written with beta 0, else added in fp32. */
+void llama_gradient_take(struct llama *model, uint32_t param, float beta, int64_t n, const float *x);
 
 /* llama_adapter.c. Nothing for a param without adapter. */
 struct llama_adapter *llama_adapter_find(const struct llama *model, uint32_t param);
@@ -200,9 +260,9 @@ void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, in
                             float *y, float *inv);
 /* y again from x and inv. */
 void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *y);
-/* Adds to dx and to the weight's gradient (beta 0: overwrites it). dy is a sum of products. */
+/* Adds to dx and to the weight's gradient. dy is a sum of products. */
 void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *dy,
-                         float *dx, float beta);
+                         float *dx, struct gradient gradient);
 /* sum = x + delta: the residual stream. delta is a result of a product. */
 void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum);
 /* Rotary embedding of results of products, [N, heads * head_dim]; sign -1: back. What comes out is an operand again. */
@@ -216,10 +276,9 @@ void llama_embedding_backward(struct llama *model, int64_t rows, const int32_t *
 
 /* llama_forward.c */
 int llama_hook_unit(struct llama *model, int (*hook)(void *ctx, uint32_t unit), uint32_t unit);
-int llama_hook_activation(struct llama *model, uint32_t point, uint32_t unit, int backward, int64_t rows, float *data);
-/* What a unit hands on (backward: its gradient); the width is that of the unit. */
-int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data);
-int llama_embed(struct llama *model, int64_t rows, const int32_t *ids, float *x);
+int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_t *ids, float *x);
+/* What comes out of the head for `rows` rows of local logits -> whole rows of the vocabulary. */
+int llama_whole_logits(struct llama *model, int64_t rows, float *local, float *whole);
 int llama_block_forward(struct llama *model, int64_t layer, const struct llama_pass *pass, const struct layer_buffers *buffers);
 /* Computes again what the layer's backward reads; its weights must be there. No unit hooks. */
 int llama_block_again(struct llama *model, int64_t layer);

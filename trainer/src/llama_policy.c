@@ -99,13 +99,13 @@ void llama_work_release(struct llama *model)
 static struct llama_work planned(const struct llama *model, int64_t tokens, int64_t logits_rows, int train)
 {
   struct llama_work work = model->work;
-  int64_t widest = larger(model->config.hidden, larger(model->inter, model->q_size));
+  int64_t widest = larger(model->config.hidden, larger(model->layout.most.inter, model->layout.most.q_size));
   work.matrix_numel = matrix_numel(model);
   work.tokens = larger(work.tokens, train ? tokens : 0);
   for (int slot = 0; model->gemm != NULL && slot < (train ? OPERAND_SLOTS : 1); slot++)
     work.slot_numel[slot] = larger(work.slot_numel[slot], tokens * widest);
   if (model->gemm != NULL && train)
-    work.slot_numel[OPERAND_DY0] = larger(work.slot_numel[OPERAND_DY0], logits_rows * model->vocab);
+    work.slot_numel[OPERAND_DY0] = larger(work.slot_numel[OPERAND_DY0], logits_rows * model->layout.vocab);
   return work;
 }
 
@@ -134,13 +134,13 @@ int llama_work_reserve(struct llama *model, int64_t tokens, int64_t logits_rows,
 
 void llama_round(const struct llama *model, ordo_dtype dtype, int64_t n, float *x)
 {
-  kernels_round(model->kernels, dtype, (size_t)n, x);
+  kernels_round(model->kernels, dtype, (size_t)llama_busy(model, n), x);
 }
 
 struct operand llama_operand(struct llama *model, enum operand_slot slot, int64_t n, const float *x)
 {
   struct operand operand = {x, NULL};
-  if (model->gemm == NULL || model->policy.matmul != ORDO_BF16 || n > model->work.slot_numel[slot])
+  if (model->gemm == NULL || model->dry || model->policy.matmul != ORDO_BF16 || n > model->work.slot_numel[slot])
     return operand;
   model->kernels->bf16_from_f32((size_t)n, x, model->work.slots[slot]);
   operand.low = model->work.slots[slot];

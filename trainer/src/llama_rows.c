@@ -14,7 +14,7 @@
 static const float *norm_weight(const struct llama *model, uint32_t unit, uint32_t nth)
 {
   uint32_t param = model->units[unit].first_param + nth;
-  if (model->dtype[param] == ORDO_F32)
+  if (model->dtype[param] == ORDO_F32 || model->dry)
     return model->data[param];
   kernels_widen(model->kernels, model->dtype[param], (size_t)model->config.hidden, model->data[param], model->work.weight);
   return model->work.weight;
@@ -46,7 +46,7 @@ void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_
 {
   const float *weight = norm_weight(model, unit, nth);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step) {
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step) {
     int64_t n = smaller(step, rows - r);
     model->kernels->rms_forward((size_t)n, (size_t)hidden, x + r * hidden, weight, (float)model->config.rms_eps, y + r * hidden, inv + r);
     round_norm(model, n, y + r * hidden);
@@ -74,7 +74,7 @@ void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, in
 {
   const float *weight = norm_weight(model, unit, nth);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step)
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step)
     add_norm_rows(model, weight, smaller(step, rows - r), x + r * hidden, delta + r * hidden, sum + r * hidden, y + r * hidden, inv + r);
 }
 
@@ -82,7 +82,7 @@ void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t 
 {
   const float *weight = norm_weight(model, unit, nth);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step) {
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step) {
     int64_t n = smaller(step, rows - r);
     model->kernels->rms_apply((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, y + r * hidden);
     round_norm(model, n, y + r * hidden);
@@ -90,30 +90,30 @@ void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t 
 }
 
 void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, const float *inv, float *dy,
-                         float *dx, float beta)
+                         float *dx, struct gradient gradient)
 {
   const float *weight = norm_weight(model, unit, nth);
-  uint32_t param = model->units[unit].first_param + nth;
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  ordo_dtype dtype = model->grad_dtype[param];
-  float *grad = dtype == ORDO_F32 || model->grad[param] == NULL ? model->grad[param] : model->work.vector;
-  if (grad != NULL && beta == 0.0f)
+  float *grad = gradient.dtype == ORDO_F32 || gradient.data == NULL ? gradient.data : model->work.vector;
+  if (model->dry)
+    return;
+  if (grad != NULL && gradient.beta == 0.0f)
     memset(grad, 0, (size_t)hidden * sizeof *grad);
-  else if (grad != NULL && dtype != ORDO_F32)
-    kernels_widen(model->kernels, dtype, (size_t)hidden, model->grad[param], grad);
+  else if (grad != NULL && gradient.dtype != ORDO_F32)
+    kernels_widen(model->kernels, gradient.dtype, (size_t)hidden, gradient.data, grad);
   for (int64_t r = 0; r < rows; r += step) {
     int64_t n = smaller(step, rows - r);
     llama_round(model, model->policy.matmul, n * hidden, dy + r * hidden);
     model->kernels->rms_backward((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, dy + r * hidden, dx + r * hidden, grad);
   }
-  if (grad != NULL && dtype != ORDO_F32)
-    kernels_narrow(model->kernels, dtype, (size_t)hidden, grad, model->grad[param]);
+  if (grad != NULL && gradient.dtype != ORDO_F32)
+    kernels_narrow(model->kernels, gradient.dtype, (size_t)hidden, grad, gradient.data);
 }
 
 void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum)
 {
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
-  for (int64_t r = 0; r < rows; r += step) {
+  for (int64_t r = 0; r < llama_busy(model, rows); r += step) {
     int64_t n = smaller(step, rows - r) * hidden;
     llama_round(model, model->policy.matmul, n, delta + r * hidden);
     model->kernels->add((size_t)n, x + r * hidden, delta + r * hidden, sum + r * hidden);
@@ -124,7 +124,7 @@ void llama_residual(struct llama *model, int64_t rows, const float *x, float *de
 void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t heads, float sign, float *x)
 {
   int64_t half = model->config.head_dim / 2, columns = heads * half * 2;
-  for (int64_t row = 0; row < pass->batch * pass->seq; row++, x += columns) {
+  for (int64_t row = 0; row < llama_busy(model, pass->batch * pass->seq); row++, x += columns) {
     int64_t position = pass->first + row % pass->seq;
     llama_round(model, model->policy.matmul, columns, x);
     model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, sign, x);
@@ -137,7 +137,7 @@ void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t he
 void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up, float *act)
 {
   int64_t step = rows_at_once(model, n, 1);
-  for (int64_t i = 0; i < n; i += step) {
+  for (int64_t i = 0; i < llama_busy(model, n); i += step) {
     int64_t part = smaller(step, n - i);
     llama_round(model, model->policy.matmul, part, gate + i);
     llama_round(model, model->policy.matmul, part, up + i);
@@ -150,7 +150,7 @@ void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up
 void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *up, float *grad)
 {
   int64_t step = rows_at_once(model, n, 1);
-  for (int64_t i = 0; i < n; i += step) {
+  for (int64_t i = 0; i < llama_busy(model, n); i += step) {
     int64_t part = smaller(step, n - i);
     llama_round(model, model->policy.matmul, part, grad + i);
     model->kernels->swiglu_backward((size_t)part, gate + i, up + i, grad + i);
@@ -168,12 +168,24 @@ static char *table_row(void *table, ordo_dtype dtype, int64_t row, int64_t hidde
   return (char *)table + row * hidden * (int64_t)ordo_dtype_size(dtype);
 }
 
+/* Row of the table here that holds the id; -1 if another part has it. */
+static int64_t row_of(const struct llama *model, int32_t id)
+{
+  int64_t row = id - model->layout.embed_first;
+  return row >= 0 && row < model->layout.embed_rows ? row : -1;
+}
+
 void llama_embedding_forward(struct llama *model, int64_t rows, const int32_t *ids, float *x)
 {
   int64_t hidden = model->config.hidden;
-  for (int64_t r = 0; r < rows; r++)
-    kernels_widen(model->kernels, model->dtype[0], (size_t)hidden, table_row(model->data[0], model->dtype[0], ids[r], hidden),
-                  x + r * hidden);
+  for (int64_t r = 0; r < llama_busy(model, rows); r++) {
+    int64_t row = row_of(model, ids[r]);
+    if (row < 0)
+      memset(x + r * hidden, 0, (size_t)hidden * sizeof *x);
+    else
+      kernels_widen(model->kernels, model->dtype[0], (size_t)hidden, table_row(model->data[0], model->dtype[0], row, hidden),
+                    x + r * hidden);
+  }
   llama_round(model, model->policy.embedding, rows * hidden, x);
 }
 
@@ -191,14 +203,16 @@ static void add_rows_low(struct llama *model, int64_t rows, const int32_t *ids, 
   size_t hidden = (size_t)model->config.hidden;
   int64_t *keys = model->work.keys;
   float *sum = model->work.vector;
+  int64_t n = 0;
   for (int64_t r = 0; r < rows; r++)
-    keys[r] = (int64_t)ids[r] << 32 | r;
-  qsort(keys, (size_t)rows, sizeof *keys, compare_keys);
-  for (int64_t r = 0; r < rows;) {
-    int64_t id = keys[r] >> 32;
-    void *row = table_row(model->grad[0], dtype, id, model->config.hidden);
+    if (row_of(model, ids[r]) >= 0)
+      keys[n++] = row_of(model, ids[r]) << 32 | r;
+  qsort(keys, (size_t)n, sizeof *keys, compare_keys);
+  for (int64_t r = 0; r < n;) {
+    int64_t at = keys[r] >> 32;
+    void *row = table_row(model->grad[0], dtype, at, model->config.hidden);
     kernels_widen(kernels, dtype, hidden, row, sum);
-    for (; r < rows && keys[r] >> 32 == id; r++)
+    for (; r < n && keys[r] >> 32 == at; r++)
       kernels->add(hidden, sum, dx + (size_t)(keys[r] & 0xffffffff) * hidden, sum);
     kernels_narrow(kernels, dtype, hidden, sum, row);
   }
@@ -208,16 +222,17 @@ void llama_embedding_backward(struct llama *model, int64_t rows, const int32_t *
 {
   size_t hidden = (size_t)model->config.hidden;
   float *grad = model->grad[0];
-  if (grad == NULL)
+  if (grad == NULL || model->dry)
     return;
   if (beta == 0.0f)
-    memset(grad, 0, (size_t)model->vocab * hidden * ordo_dtype_size(model->grad_dtype[0]));
+    memset(grad, 0, (size_t)model->layout.embed_rows * hidden * ordo_dtype_size(model->grad_dtype[0]));
   if (model->grad_dtype[0] != ORDO_F32) {
     add_rows_low(model, rows, ids, dx);
     return;
   }
   for (int64_t r = 0; r < rows; r++) {
-    float *row = grad + (size_t)ids[r] * hidden;
-    model->kernels->add(hidden, row, dx + (size_t)r * hidden, row);
+    int64_t at = row_of(model, ids[r]);
+    if (at >= 0)
+      model->kernels->add(hidden, grad + (size_t)at * hidden, dx + (size_t)r * hidden, grad + (size_t)at * hidden);
   }
 }

@@ -25,16 +25,73 @@ void loss_forward(const struct kernels *kernels, int64_t rows, int64_t vocab, fl
   }
 }
 
-void loss_backward(const struct kernels *kernels, int64_t rows, int64_t vocab, float *logits, const int32_t *targets, const float *sums,
-                   float factor)
+/* Of a target in these columns its place, else -1. */
+static int64_t own_column(const struct loss_part *part, int64_t row)
+{
+  int64_t column = part->targets[row] - part->vocab_first;
+  return part->targets[row] != LOSS_IGNORED && column >= 0 && column < part->vocab ? column : -1;
+}
+
+void loss_part_maxima(const struct kernels *kernels, const struct loss_part *part)
+{
+  for (int64_t r = 0; r < part->rows; r++) {
+    float *row = part->logits + r * part->vocab;
+    int64_t column = own_column(part, r);
+    float *pair = part->pairs + 2 * r;
+    part->own_max[r] = 0.0f;
+    pair[0] = pair[1] = 0.0f;
+    if (part->targets[r] != LOSS_IGNORED) {
+      pair[1] = column < 0 ? 0.0f : row[column];
+      pair[0] = kernels->exp_sum((size_t)part->vocab, row, &part->own_max[r]);
+    }
+    part->max[r] = part->own_max[r];
+  }
+}
+
+void loss_part_pairs(const struct loss_part *part)
+{
+  for (int64_t r = 0; r < part->rows; r++) {
+    float *pair = part->pairs + 2 * r;
+    pair[0] *= expf(part->own_max[r] - part->max[r]);
+    pair[1] = own_column(part, r) < 0 ? 0.0f : pair[1] - part->max[r];
+  }
+}
+
+/* The row holds exp(logit - own_max), so its share of the softmax is that over sum * exp(max - own_max). */
+void loss_part_finish(const struct loss_part *part, float *sums, float *nll, struct loss_totals *totals)
+{
+  for (int64_t r = 0; r < part->rows; r++) {
+    const float *pair = part->pairs + 2 * r;
+    int counted = part->targets[r] != LOSS_IGNORED;
+    double loss = counted ? log((double)pair[0]) - (double)pair[1] : 0.0;
+    sums[r] = counted ? pair[0] * expf(part->max[r] - part->own_max[r]) : 1.0f;
+    totals->sum += loss;
+    totals->count += counted;
+    if (nll != NULL)
+      nll[r] = (float)loss;
+  }
+}
+
+void loss_again(const struct kernels *kernels, int64_t rows, int64_t vocab, float *logits, const int32_t *targets)
+{
+  float max;
+  for (int64_t r = 0; r < rows; r++)
+    if (targets[r] != LOSS_IGNORED)
+      kernels->exp_sum((size_t)vocab, logits + r * vocab, &max);
+}
+
+void loss_backward(const struct kernels *kernels, int64_t rows, int64_t vocab, int64_t vocab_first, float *logits, const int32_t *targets,
+                   const float *sums, float factor)
 {
   for (int64_t r = 0; r < rows; r++) {
     float *row = logits + r * vocab;
+    int64_t column = targets[r] - vocab_first;
     if (targets[r] == LOSS_IGNORED) {
       memset(row, 0, (size_t)vocab * sizeof *row);
       continue;
     }
     kernels->scale((size_t)vocab, factor / sums[r], row);
-    row[targets[r]] -= factor;
+    if (column >= 0 && column < vocab)
+      row[column] -= factor;
   }
 }

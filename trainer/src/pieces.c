@@ -68,7 +68,7 @@ int64_t ordo_piece_find(const ordo_chunk *chunk, int64_t param_index, int64_t *c
 int ordo_piece_is_mine(const ordo_placement *placement, const ordo_mesh *mesh)
 {
   for (uint32_t a = 0; a < mesh->n_axes; a++)
-    if (placement->data[a] != ORDO_SHARD && mesh->axes[a]->coordinate != 0)
+    if (mesh->axes[a]->coordinate % ordo_placement_copies(placement->data[a], mesh->axes[a]->size) != 0)
       return 0;
   return 1;
 }

@@ -21,7 +21,7 @@ int64_t ordo_piece_numel(const ordo_chunk *chunk);
 int ordo_piece_run_at(const ordo_chunk *chunk, int64_t index, ordo_piece_run *run);
 /* Where element `param_index` of the parameter lies in the leaf, and how many follow it there without a gap; -1 if the chunk lacks it. */
 int64_t ordo_piece_find(const ordo_chunk *chunk, int64_t param_index, int64_t *count);
-/* 1 if this rank is the one that contributes the leaf to a sum over the mesh: coordinate 0 on every axis that replicates it. */
+/* 1 if this rank is the one that contributes the leaf to a sum over the mesh: the first of its copies on every axis. */
 int ordo_piece_is_mine(const ordo_placement *placement, const ordo_mesh *mesh);
 
 #endif

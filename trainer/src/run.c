@@ -59,25 +59,56 @@ static void guard(const ordo_run *run, const char *doing)
     watchdog_begin(ordo_config_real(run->config, ORDO_KEY_train_deadline), doing, run->rank, ordo_exit_code(ORDO_E_TIMEOUT));
 }
 
+/* Verbs that describe a training: a model of the configuration's sizes is as good as one from a file. */
+static int trains(const ordo_run *run)
+{
+  return run->verb == 'T' || run->verb == 'P';
+}
+
+static gboolean has_model_sizes(const ordo_config *config)
+{
+  for (ordo_key key = ORDO_KEY_model_layers; key <= ORDO_KEY_model_initializer_range; key++)
+    if (ordo_config_is_set(config, key))
+      return TRUE;
+  return FALSE;
+}
+
+static ordo_status check_estimate(ordo_run *run)
+{
+  ordo_problems *p = &run->problems;
+  ordo_status status = ORDO_OK;
+  if (!*ordo_config_string(run->config, ORDO_KEY_model_path) && !has_model_sizes(run->config))
+    status = ordo_problems_push(
+        p, ORDO_E_INVALID, "E-ESTIMATE-MODEL", "ordo plan --estimate", "neither model.path nor a size of [model] is set",
+        "give --model DIRECTORY|config.json, a run's .ini file, or --model.layers and the other sizes", "there is no model to estimate");
+  if (ordo_config_int(run->config, ORDO_KEY_train_ranks) == 0)
+    status =
+        ordo_problems_push(p, ORDO_E_INVALID, "E-ESTIMATE-WORLD", "ordo plan --estimate",
+                           "train.ranks is 0: as started, and nothing is started here", "give --world N", "the number of ranks is missing");
+  return status;
+}
+
 static ordo_status check_configuration(ordo_run *run)
 {
   const ordo_config *c = run->config;
   ordo_problems *p = &run->problems;
   ordo_status status = ORDO_OK;
   gboolean given = *ordo_config_string(c, ORDO_KEY_model_path) != '\0';
-  for (ordo_key key = ORDO_KEY_model_layers; run->verb == 'T' && given && key <= ORDO_KEY_model_initializer_range; key++)
+  for (ordo_key key = ORDO_KEY_model_layers; trains(run) && given && key <= ORDO_KEY_model_initializer_range; key++)
     if (ordo_config_is_set(c, key))
       status =
           ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", ordo_config_name(key), "model.path is set: the sizes come from the model",
                              "remove one of the two", "%s has no effect on a loaded model", ordo_config_name(key));
-  if (run->verb != 'T' && !given)
+  if (run->verb == 'P')
+    status = check_estimate(run) != ORDO_OK ? ORDO_E_INVALID : status;
+  if (!trains(run) && !given)
     status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "model.path", "there is no model",
                                 "give --model DIRECTORY or FILE.bin", "model.path is missing");
   if (run->verb == 'T' && !*ordo_config_string(c, ORDO_KEY_data_train))
     status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "data.train", "there is no data", "give --data FILE",
                                 "data.train is missing");
-  if (run->verb == 'T' && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 &&
-      ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) && ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
+  if (trains(run) && strcmp(ordo_config_string(c, ORDO_KEY_optim_name), "sgd") == 0 && ordo_config_is_set(c, ORDO_KEY_optim_weight_decay) &&
+      ordo_config_real(c, ORDO_KEY_optim_weight_decay) > 0)
     status = ordo_problems_push(p, ORDO_E_INVALID, "E-CONFIG-VALUE", "optim.weight_decay", "sgd here has no weight decay",
                                 "set it to 0 or use adamw", "optim.weight_decay has no effect on sgd");
   return status;
@@ -86,6 +117,10 @@ static ordo_status check_configuration(ordo_run *run)
 static ordo_status start_communication(ordo_run *run)
 {
   int64_t wanted = ordo_config_int(run->config, ORDO_KEY_train_ranks);
+  if (run->verb == 'P') {
+    run->ranks = (int)wanted;
+    return ORDO_OK;
+  }
   ordo_mpi_options options = {.struct_size = sizeof options, .deadline_seconds = ordo_config_real(run->config, ORDO_KEY_train_deadline)};
   run->under_mpi = run->under_mpi || wanted > 1;
   guard(run, "the start of communication");
@@ -110,7 +145,7 @@ static ordo_status make_plan(ordo_run *run)
   request.strategy = *strategy ? strategy : NULL;
   request.precision = ordo_config_string(run->config, ORDO_KEY_precision_name);
   request.default_strategy = run->ranks > 1 && strcmp(strategy, "none") != 0 ? "ddp" : NULL;
-  request.flags = run->verb == 'T' ? 0u : (uint32_t)ORDO_PLAN_EVAL;
+  request.flags = trains(run) ? 0u : (uint32_t)ORDO_PLAN_EVAL;
   ordo_status status = ordo_plan_create(run->context, &request, &run->plan);
   if (status == ORDO_E_CONFLICT && run->plan && run->rank == 0) {
     char *text = NULL;
@@ -158,10 +193,13 @@ static void fresh_config(const ordo_run *run, struct llama_config *config)
 static ordo_status open_model(ordo_run *run)
 {
   const char *path = ordo_config_string(run->config, ORDO_KEY_model_path);
-  ordo_status status = *path ? ordo_weights_open(path, &run->problems, &run->weights) : ORDO_OK;
+  ordo_status status = !*path             ? ORDO_OK
+                       : run->verb == 'P' ? ordo_weights_describe(path, &run->problems, &run->weights)
+                                          : ordo_weights_open(path, &run->problems, &run->weights);
   if (status != ORDO_OK)
     return status;
-  status = open_tokenizer(run, path);
+  if (run->verb != 'P' || !*path)
+    status = open_tokenizer(run, path);
   if (status != ORDO_OK || *path)
     return status;
   struct llama_config config;
@@ -249,7 +287,7 @@ void ordo_run_embed_options(const ordo_run *run, ordo_embed_options *options)
   options->comm = run->comm;
   options->weights = run->weights;
   options->seed = (uint64_t)ordo_config_int(c, ORDO_KEY_train_seed);
-  options->train = run->verb == 'T';
+  options->train = trains(run);
   options->seq_len = ordo_config_int(c, ORDO_KEY_train_seq_len);
   options->batch = ordo_config_int(c, ORDO_KEY_train_batch);
   if (!options->train)
@@ -328,6 +366,10 @@ static gboolean is_witness(const ordo_run *run, ordo_status status)
 static void abort_all(const ordo_run *run, ordo_status status)
 {
   int turn = MIN(run->rank, MOST_SPEAKERS);
+  if (run->verb == 'P') {
+    print_everything(run, status);
+    return;
+  }
   g_usleep(turn > 0 && run->reported ? LAST_SPEAKER_DELAY : FIRST_SPEAKER_DELAY + (gulong)turn * NEXT_SPEAKER_DELAY);
   if (is_witness(run, status))
     g_usleep(WITNESS_DELAY);
@@ -404,7 +446,7 @@ int ordo_run_main(const ordo_verb *verb, int argc, char **argv, void *state)
     return blas_info(argv);
   ordo_problems_init(&run.problems);
   run.config = ordo_config_new(verb->letter);
-  run.under_mpi = started_by_mpi(&run.rank);
+  run.under_mpi = verb->letter != 'P' && started_by_mpi(&run.rank);
   status = ordo_config_read_arguments(run.config, argc, argv, &help, &run.problems);
   if (status == ORDO_OK && !help)
     status = check_configuration(&run);
@@ -418,7 +460,7 @@ int ordo_run_main(const ordo_verb *verb, int argc, char **argv, void *state)
     finish(&run);
     return ordo_exit_code(status);
   }
-  if (blas_core_start(argv, &run.blas, reason, sizeof reason) != 0)
+  if (verb->letter != 'P' && blas_core_start(argv, &run.blas, reason, sizeof reason) != 0)
     status = ordo_problems_push(&run.problems, ORDO_E_UNAVAILABLE, "E-BLAS-CORE", "OpenBLAS", reason,
                                 "set OPENBLAS_CORETYPE to a core type that works; ordo doctor", "no usable matrix kernels");
   if (status == ORDO_OK)

@@ -13,7 +13,7 @@
 #include <signal.h>
 
 typedef struct ordo_run {
-  char verb; /* 'T', 'E', 'G' */
+  char verb; /* 'T', 'E', 'G', or 'P' for an estimate, which joins no ranks */
   ordo_config *config;
   ordo_context *context;
   ordo_comm_provider *comm;

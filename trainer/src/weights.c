@@ -1,9 +1,13 @@
 /* weights.c - see weights.h: choosing the source, cutting chunks into contiguous reads, and fresh weights. */
 #include "weights.h"
 
+#include "files.h"
+#include "hf.h"
 #include "random.h"
 
 #include <string.h>
+
+#define LARGEST_CONFIG (16 << 20)
 
 /* People also give a file of the model's directory, or the directory of a run: where the model is then, null if `path` is no such thing. */
 static char *directory_meant(const char *path)
@@ -106,4 +110,24 @@ ordo_weights *ordo_weights_fresh(const struct llama_config *config, uint64_t see
   self->base.destroy = fresh_destroy;
   self->seed = seed;
   return &self->base;
+}
+
+ordo_status ordo_weights_describe(const char *path, ordo_problems *problems, ordo_weights **weights)
+{
+  gboolean is_directory = g_file_test(path, G_FILE_TEST_IS_DIR);
+  g_autofree char *config = is_directory ? g_build_filename(path, "config.json", NULL) : g_strdup(path), *text = NULL, *why = NULL;
+  struct llama_config described;
+  double range = 0.0;
+  gsize length = 0;
+  if (!g_file_test(config, G_FILE_TEST_EXISTS) || !g_str_has_suffix(config, ".json"))
+    return ordo_weights_open(path, problems, weights);
+  if (!(text = ordo_file_whole(config, LARGEST_CONFIG, &length, &why)))
+    return ordo_problems_push(problems, ORDO_E_IO, "E-HF-CONFIG", config, why, "give another model", "cannot read the configuration");
+  ordo_status status = ordo_hf_config_parse(text, length, config, &described, &range, problems);
+  if (status != ORDO_OK)
+    return status;
+  *weights = ordo_weights_fresh(&described, 0, range);
+  g_free((*weights)->origin);
+  (*weights)->origin = g_strdup(config);
+  return ORDO_OK;
 }

@@ -27,6 +27,9 @@ struct ordo_weights {
 ordo_status ordo_weights_open(const char *path, ordo_problems *problems, ordo_weights **weights);
 /* Normal with deviation `range` for 2-D weights, ones for norms; element i of a parameter depends on (seed, name, i) only. */
 ordo_weights *ordo_weights_fresh(const struct llama_config *config, uint64_t seed, double range);
+/* The model at `path` without its weights, which may be missing: a Hugging Face directory, its config.json, or a llama2.c checkpoint.
+ * Errors: as above. */
+ordo_status ordo_weights_describe(const char *path, ordo_problems *problems, ordo_weights **weights);
 void ordo_weights_free(ordo_weights *weights);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(ordo_weights, ordo_weights_free)
 /* The chunk (RECT packed row-major, or FLAT) of chunk->param as fp32. */

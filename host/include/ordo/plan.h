@@ -94,7 +94,8 @@ ORDO_EXPORT char *ordo_plan_render(const ordo_plan *plan, uint32_t form, uint32_
 ORDO_EXPORT ordo_status ordo_plan_why(const ordo_plan *plan, const char *a, const char *b, uint32_t form, char **text);
 /* For a conflict: shortest cycle, origins, and the single changes that were tried and work. [main] since 0.1 */
 ORDO_EXPORT ordo_status ordo_plan_why_not(const ordo_plan *plan, uint32_t form, char **text);
-/* Every strategy found, and "none", times every precision found: legal or the conflict. `form` TEXT or JSON. [main] since 0.1 */
+/* Every strategy found, and "none", alone and composed, times every precision found: the order or the conflict. `ranks` on each mesh axis.
+ * `form` TEXT or JSON. [main] since 0.1 */
 ORDO_EXPORT ordo_status ordo_plan_matrix(ordo_context *context, int32_t ranks, uint32_t form, uint32_t flags, char **text);
 
 ORDO_EXTERN_C_END

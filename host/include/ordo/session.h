@@ -96,9 +96,9 @@ typedef struct ordo_session_options {
   uint32_t ordered;        /* 1: reproducible reductions and norm, independent of the strategy */
   uint32_t drift_interval; /* compare replicas bit by bit every so many steps; 0: never */
   uint32_t no_weight_sync; /* 1: trust the ranks to start equal (tests); weights.sync then only compares */
-  uint32_t reserved;
+  uint32_t dry_run;        /* 1: plan, set-up and steps run, but nothing has storage (job.h); needs `comm` of ordo_comm_fake_create */
 } ordo_session_options;
-ORDO_PIN_LAST(ordo_session_options, reserved);
+ORDO_PIN_LAST(ordo_session_options, dry_run);
 
 typedef struct ordo_step_result {
   size_t struct_size;
@@ -115,6 +115,7 @@ typedef struct ordo_step_result {
 ORDO_PIN_LAST(ordo_step_result, loss_scale);
 
 /* Loads the plan's plugins, checks note against entry, makes instances. Errors: CONFLICT (the plan is not legal), REFUSED, INVALID,
+ * UNSUPPORTED (dry_run, and a plugin does not declare it),
  * MISMATCH (another rank has another plan; the rank is named). The caller owns *session; context and plan must outlive it. [main] since 0.1
  */
 ORDO_EXPORT ordo_status ordo_session_create(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,
@@ -138,6 +139,9 @@ ORDO_EXPORT ordo_optimizer *ordo_session_optimizer(ordo_session *session, uint32
 ORDO_EXPORT ordo_status ordo_session_check_leaf(ordo_session *session, const ordo_leaf *leaf);
 /* This rank's place on the data axes: the batch is split into `size` parts and this rank takes part `index`. [any] since 0.1 */
 ORDO_EXPORT void ordo_session_data_part(const ordo_session *session, int32_t *index, int32_t *size);
+/* What this rank feeds the next passes (ids and targets), compared by checksum along every axis whose strategy needs identical data; free
+ * if there is none. Collective. Errors: MISMATCH (E-DATA-DIFFERS, the axis is named). [step] since 0.1 */
+ORDO_EXPORT ordo_status ordo_session_check_data(ordo_session *session, const void *data, size_t bytes);
 /* values[n] summed over the data axes, for losses and counts. Collective. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_sum(ordo_session *session, double *values, size_t n);
 
@@ -172,7 +176,13 @@ ORDO_EXPORT ordo_status ordo_session_reduce_gradients(ordo_session *session);
 /* Brackets forward passes without gradients; pre_forward and post_forward inside. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_eval_begin(ordo_session *session);
 ORDO_EXPORT ordo_status ordo_session_eval_end(ordo_session *session);
-/* Offers an activation to the plan's strategies (strategy.h). Free when none wants it. [step] since 0.1 */
+/* 1 if some strategy transforms what passes at that place (strategy.h): ask once after the set-up, and offer nothing else. [main] since 0.1
+ */
+ORDO_EXPORT int ordo_session_wants_activation(const ordo_session *session, uint32_t model, uint32_t point, uint32_t param,
+                                              int32_t backward);
+/* How the rows of the residual stream are split (strategy.h, residual): *parts 1 and *index 0 if they are not. [main] since 0.1 */
+ORDO_EXPORT void ordo_session_residual(const ordo_session *session, uint32_t model, int32_t *parts, int32_t *index);
+/* Offers an activation to the strategies that want it (strategy.h). Free when none does. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_activation(ordo_session *session, uint32_t model, ordo_activation *activation);
 /* The type for an operation of class ORDO_OP_ (precision.h); ORDO_F32 without a precision plugin. [step] since 0.1 */
 ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32_t op);

@@ -7,6 +7,7 @@
 #define ORDO_PRIVATE_CHANNEL_H
 
 #include "../base/error.h"
+#include "../base/space.h"
 #include "recent.h"
 #include "reduce.h"
 #include <ordo/provider.h>
@@ -23,6 +24,7 @@ typedef struct ordo_hub {
   gboolean oversubscribed; /* more ranks on this node than processors: waiting ranks must sleep */
   uint64_t moves;          /* counts work done by transports, to tell waiting from working */
   gint64 last_watch;       /* monotonic microseconds of the last look after peers */
+  ordo_space *space;       /* fake.c: of the session that runs dry on it, null: none */
 } ordo_hub;
 
 struct ordo_request {
@@ -112,6 +114,10 @@ gboolean ordo_collective_is_pair(uint32_t kind);
 const char *ordo_collective_kind_name(uint32_t kind);
 const char *ordo_collective_op_name(uint32_t op);
 const char *ordo_dtype_name(ordo_dtype dtype);
+
+/* fake.c: from now on communicators hand out memory from `space` (not owned) and leave data there alone; null ends it. FALSE: the
+ * provider is no fake one, so its collectives would read and write what is not there. */
+gboolean ordo_fake_run_dry(const ordo_comm_provider *provider, ordo_space *space);
 
 /* One rank: every collective is a copy, done at once. */
 extern const ordo_transport ordo_local_transport;

@@ -2,6 +2,7 @@
  *
  * Every call is checked and counted as for real ranks; nothing is exchanged. This rank's own contribution is put where the real
  * collective would put it, unscaled, and what other ranks would send stays as it was. Memory does not grow with the world.
+ * In a dry run buffers are addresses without memory; what has memory (votes, descriptions) is still treated as above.
  * Not a simulator: values after a fake reduction mean nothing, only calls, bytes and control flow do.
  */
 #include "channel.h"
@@ -35,6 +36,37 @@ static ordo_status fake_advance(ordo_channel *channel, ordo_request *request)
 
 static const ordo_transport fake_transport = {.begin = fake_begin, .advance = fake_advance};
 
+/* Pieces are of tensors, and a buffer in the space has nothing to copy. */
+static ordo_status dry_begin(ordo_channel *channel, ordo_request *request)
+{
+  const ordo_space *space = channel->hub->space;
+  const ordo_collective *c = &request->c;
+  gboolean plain = c->n_pieces == 0 || c->pieces == &request->whole;
+  if (plain && !ordo_space_has(space, c->send) && !ordo_space_has(space, c->recv))
+    return fake_begin(channel, request);
+  request->done = TRUE;
+  return ORDO_OK;
+}
+
+static ordo_status dry_alloc(ordo_channel *channel, size_t bytes, void **memory)
+{
+  *memory = ordo_space_take(channel->hub->space, MAX(bytes, 1));
+  if (*memory)
+    return ORDO_OK;
+  return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-DRY-RUN-SPACE", channel->name, "a dry run reserves addresses, not memory",
+                       "Use more ranks with a sharding strategy, or a smaller model.", "no addresses are left for a buffer of %zu bytes",
+                       bytes);
+}
+
+static ordo_status dry_free(ordo_channel *channel, void *memory)
+{
+  (void)channel, (void)memory; /* the space goes with its session */
+  return ORDO_OK;
+}
+
+static const ordo_transport dry_transport = {
+    .begin = dry_begin, .advance = fake_advance, .alloc = dry_alloc, .free = dry_free, .takes_pieces = TRUE};
+
 static ordo_status fake_split(void *ctx, int32_t colour, int32_t key, int32_t size, const char *name, const ordo_comm **comm)
 {
   ordo_hub *hub = ctx;
@@ -43,7 +75,7 @@ static ordo_status fake_split(void *ctx, int32_t colour, int32_t key, int32_t si
     return ordo_hub_fail(hub, ORDO_E_INVALID, "E-MESH-SIZE", name, "a fake communicator takes its size and rank from the caller",
                          "Pass the size of the axis and this rank's coordinate as key.",
                          "communicator '%s' of %d ranks with key %d cannot be part of %d fake ranks", name, size, key, hub->provider.size);
-  *comm = &ordo_channel_new(hub, name, key, size, &fake_transport, NULL)->table;
+  *comm = &ordo_channel_new(hub, name, key, size, hub->space ? &dry_transport : &fake_transport, NULL)->table;
   return ORDO_OK;
 }
 
@@ -77,4 +109,12 @@ ordo_status ordo_comm_fake_create(ordo_context *context, int32_t rank, int32_t s
   hub->provider.destroy = fake_destroy;
   *provider = &hub->provider;
   return ORDO_OK;
+}
+
+gboolean ordo_fake_run_dry(const ordo_comm_provider *provider, ordo_space *space)
+{
+  if (provider->split != fake_split)
+    return FALSE;
+  ((ordo_hub *)provider->ctx)->space = space;
+  return TRUE;
 }

@@ -93,11 +93,15 @@ const ordo_segment *ordo_window_find(const ordo_window *window, const void *memo
 }
 
 /* Every rank enters the blocking MPI calls at about the same time, after a collective that has a deadline and sees dead peers. The
- * sizes are compared on the way. */
+ * sizes are compared on the way. Nobody asked for that collective, so the counters of the table, which are equal for every provider, do
+ * not have it. */
 static ordo_status enter_together(ordo_channel *channel, uint64_t bytes, const char *doing)
 {
   uint64_t extremes[2] = {bytes, ~bytes};
+  const ordo_comm_stats before = channel->stats;
   ordo_status status = ordo_all_reduce(&channel->table, extremes, 2, ORDO_U64, ORDO_MAX, 1.0);
+  memcpy(channel->stats.calls, before.calls, sizeof before.calls);
+  memcpy(channel->stats.bytes, before.bytes, sizeof before.bytes);
   if (status == ORDO_OK && extremes[0] != ~extremes[1])
     return ordo_hub_fail(channel->hub, ORDO_E_MISMATCH, "E-COMM-MISMATCH", channel->name, "allocation is collective",
                          "Allocate the same size on every rank.",

@@ -156,10 +156,29 @@ static void check_requirement(ordo_build *build, const ordo_decl *decl, const or
                   token->name);
 }
 
+static gboolean has_token(const GPtrArray *tokens, const char *name)
+{
+  for (guint i = 0; i < tokens->len; i++) {
+    if (strcmp(((const ordo_token *)g_ptr_array_index(tokens, i))->name, name) == 0)
+      return TRUE;
+  }
+  return FALSE;
+}
+
+/* Two plugins that both offer a capability and exclude others that do have one conflict, not two. */
+static gboolean was_found(const ordo_decl *earlier, const ordo_decl *decl, const char *capability)
+{
+  return has_token(earlier->conflicts, capability) && ordo_decl_provides(decl, capability);
+}
+
 static void check_conflict(ordo_build *build, const ordo_decl *decl, const ordo_token *token)
 {
+  gboolean before = TRUE;
   for (size_t i = 0; i < build->input->n_decls; i++) {
     const ordo_decl *other = sorted_decl(build, i);
+    before = before && other != decl;
+    if (before && was_found(other, decl, token->name))
+      continue;
     if (other != decl && ordo_decl_provides(other, token->name) && decl->model_mask & other->model_mask)
       ordo_build_find(build, "E-PLAN-CONFLICTS", token->origin, "leave one of the two out", "'%s' conflicts with '%s', which '%s' provides",
                       decl->id, token->name, other->id);

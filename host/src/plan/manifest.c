@@ -174,6 +174,13 @@ static void read_precisions(manifest_reader *r, const char *value)
   r->manifest->precisions = g_steal_pointer(&items);
 }
 
+static void read_dry_run(manifest_reader *r, const char *value)
+{
+  r->manifest->dry_run = strcmp(value, "yes") == 0;
+  if (!r->manifest->dry_run && strcmp(value, "no") != 0)
+    ordo_manifest_complain(r, r->number, "write dry_run=yes or dry_run=no", "'%s' is neither yes nor no", value);
+}
+
 static void read_abi(manifest_reader *r, const char *value)
 {
   g_auto(GStrv) parts = g_strsplit(value, ".", -1);
@@ -278,6 +285,7 @@ static const key_rule key_rules[] = {
     {"option", KEY_REPEATS, FALSE, ordo_manifest_read_option},
     {"positional", KEY_ONCE, FALSE, read_positional},
     {"precisions", KEY_ONCE, FALSE, read_precisions},
+    {"dry_run", KEY_ONCE, FALSE, read_dry_run},
     {"abi", KEY_ONCE, FALSE, read_abi},
 };
 

@@ -70,6 +70,7 @@ typedef struct ordo_manifest {
   char *mesh_axis; /* "none", "data", "model" */
   char *positional;
   char **precisions;
+  gboolean dry_run;
   GPtrArray *aliases; /* ordo_alias */
   GPtrArray *options; /* ordo_option_schema */
   GPtrArray *lines;   /* ordo_manifest_line: flags steps replaces_leaves reduces provides requires conflicts before after */

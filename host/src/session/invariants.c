@@ -33,6 +33,12 @@ guint64 ordo_checksum(const void *data, size_t bytes)
   return hash ^ hash >> 32;
 }
 
+/* Of a leaf's data; 0 in a dry run, where there is none. */
+static guint64 checksum_of(const ordo_session *session, const ordo_leaf *leaf)
+{
+  return session->space ? 0 : ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype));
+}
+
 /* Check 1, first half: every leaf in the optimizer is live. */
 static ordo_status optimizer_is_live(ordo_session *session, const ordo_model_state *model)
 {
@@ -190,6 +196,8 @@ ordo_status ordo_invariants_verify(ordo_session *session)
       status = precision_has_one_owner(session, model);
     if (status == ORDO_OK)
       status = ties_are_intact(session, model);
+    if (status == ORDO_OK)
+      status = ordo_placements_check(model);
   }
   return status;
 }
@@ -264,21 +272,30 @@ ordo_status ordo_invariants_reduced(ordo_session *session)
   return ORDO_OK;
 }
 
+/* A pair (hash, ~hash) for every group of ranks that should hold the same: one for a replicated leaf, several where the axis has copies of
+ * parts. This rank fills that of its own group; in a dry run, where nobody else does, all of them. */
+static void add_hashes(const ordo_session *session, GArray *sums, GPtrArray *leaves, const ordo_leaf *leaf, const ordo_axis *axis)
+{
+  const int32_t copies = ordo_placement_copies(leaf->placement->data[axis->index], axis->size);
+  for (int32_t group = 0; copies > 1 && group < axis->size / copies; group++) {
+    guint64 pair[2] = {0, 0};
+    if (session->space || group == axis->coordinate / copies) {
+      pair[0] = leaf->data ? checksum_of(session, leaf) : 0;
+      pair[1] = ~pair[0];
+    }
+    g_array_append_vals(sums, pair, 2);
+    g_ptr_array_add(leaves, (gpointer)leaf);
+  }
+}
+
 static ordo_status drift_on(ordo_session *session, ordo_model_state *model, uint32_t axis)
 {
   g_autoptr(GArray) sums = g_array_new(FALSE, FALSE, sizeof(guint64));
   g_autoptr(GPtrArray) leaves = g_ptr_array_new();
   ordo_status status;
-  for (uint32_t i = 0; i < model->view.n_leaves; i++) {
-    const ordo_leaf *leaf = model->view.leaves[i];
-    guint64 pair[2];
-    if (leaf->placement->data[axis] != ORDO_REPLICATE || !leaf->data || leaf->opaque)
-      continue;
-    pair[0] = ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype));
-    pair[1] = ~pair[0];
-    g_array_append_vals(sums, pair, 2);
-    g_ptr_array_add(leaves, (gpointer)leaf);
-  }
+  for (uint32_t i = 0; i < model->view.n_leaves; i++)
+    if (!model->view.leaves[i]->opaque)
+      add_hashes(session, sums, leaves, model->view.leaves[i], session->mesh->axes[axis]);
   status = ordo_session_reduce(session, session->mesh->axes[axis]->comm, sums->data, (int64_t)sums->len, ORDO_U64, ORDO_MAX, "drift check");
   if (status != ORDO_OK)
     return status;
@@ -337,20 +354,20 @@ void ordo_invariants_before_update(ordo_model_state *model)
   for (uint32_t i = 0; must_change(model) && i < model->view.n_leaves; i++) {
     ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = updated_leaf(&record->leaf);
-    record->checksum = leaf->data ? ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype)) : 0;
+    record->checksum = leaf->data ? checksum_of(model->session, leaf) : 0;
   }
 }
 
 ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *model)
 {
-  int32_t changed = 0;
+  int32_t changed = session->space != NULL;
   ordo_status status;
   if (!must_change(model))
     return ORDO_OK;
   for (uint32_t i = 0; i < model->view.n_leaves && !changed; i++) {
     const ordo_leaf_record *record = (const ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = updated_leaf(&record->leaf);
-    changed = leaf->data && record->checksum != ordo_checksum(leaf->data, (size_t)leaf->numel * ordo_dtype_size(leaf->dtype));
+    changed = leaf->data && record->checksum != checksum_of(session, leaf);
   }
   status = ordo_session_reduce(session, session->mesh->world, &changed, 1, ORDO_I32, ORDO_MAX, "change check");
   model->change_seen = TRUE;

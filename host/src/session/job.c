@@ -173,7 +173,7 @@ static ordo_status job_read_weights(void *ctx, const ordo_chunk *chunk, float *d
   ordo_instance *instance = ctx;
   if (!chunk || !dst)
     return misuse(instance, "read_weights was given a null chunk or destination", NULL);
-  return ordo_weights_read_chunk(instance->model, chunk, dst);
+  return instance->session->space ? ORDO_OK : ordo_weights_read_chunk(instance->model, chunk, dst);
 }
 
 static ordo_status job_run_units(void *ctx, uint32_t first, uint32_t last, int32_t micro_batch, int32_t direction, const float *in,
@@ -318,6 +318,7 @@ void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
                              .set_allocator = job_set_allocator,
                              .axis_part = job_axis_part,
                              .convert_param = job_convert_param,
+                             .dry_run = session->space ? 1 : 0,
                              .wire = job_wire,
                              .freeze = job_freeze,
                              .store_param = job_store_param,

@@ -71,7 +71,7 @@ gboolean ordo_leaf_follows(const ordo_leaf_record *record, const ordo_param *par
       ordo_chunk_numel(placement->chunks) != record->leaf.numel)
     return FALSE;
   for (uint32_t a = 0; a < mesh->n_axes; a++)
-    if (mesh->axes[a]->kind == ORDO_AXIS_DATA && placement->data[a] == ORDO_SHARD)
+    if (mesh->axes[a]->kind == ORDO_AXIS_DATA && placement->data[a] != ORDO_REPLICATE)
       return FALSE;
   return TRUE;
 }
@@ -153,8 +153,10 @@ static ordo_status check_spec(ordo_instance *instance, const ordo_leaf_spec *spe
       return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "params must be those of job->model",
                     "a new leaf names a parameter of another model", spec->name);
   for (uint32_t a = 0; a < mesh->n_axes; a++)
-    if (spec->placement.data[a] != ORDO_REPLICATE && spec->placement.data[a] != ORDO_SHARD)
-      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "the placement must say REPLICATE or SHARD for every axis of the mesh",
+    if (spec->placement.data[a] < ORDO_REPLICATE ||
+        mesh->axes[a]->size % ordo_placement_copies(spec->placement.data[a], mesh->axes[a]->size) != 0)
+      return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE",
+                    "the placement must say REPLICATE or SHARD for every axis of the mesh, or SHARD + n where n + 1 divides its ranks",
                     "a new leaf has no placement on an axis", spec->name);
   for (uint64_t c = 0; c < spec->placement.n_chunks; c++) {
     const ordo_chunk *chunk = &spec->placement.chunks[c];
@@ -293,8 +295,10 @@ static ordo_status switch_over(ordo_instance *instance, GPtrArray *fresh, ordo_l
     param->param.leaf = holder[i];
     param->grad_held = FALSE;
     if (record && instance->session->node->step == ORDO_STEP_PARTITION && record->placement.n_chunks == 1 &&
-        record->placement.chunks->kind == ORDO_CHUNK_RECT)
+        record->placement.chunks->kind == ORDO_CHUNK_RECT) {
       memcpy(param->param.local_shape, record->placement.chunks->extent, sizeof param->param.local_shape);
+      memcpy(param->param.local_offset, record->placement.chunks->offset, sizeof param->param.local_offset);
+    }
     follows = record && ordo_leaf_follows(record, &param->root->param);
     if (follows) {
       param->param.dtype = record->leaf.dtype;

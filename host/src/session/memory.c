@@ -18,11 +18,12 @@ typedef struct memory_source {
 typedef struct memory_block {
   size_t bytes;
   uint32_t tag;
-  const memory_source *source; /* null: the context */
+  const memory_source *source; /* null: the context, or the space */
 } memory_block;
 
 struct ordo_memory {
   ordo_context *context;
+  ordo_space *space; /* of a dry run; null: blocks have storage */
   GMutex lock;
   GHashTable *blocks;                            /* address -> memory_block */
   const memory_source *sources[ORDO_N_MEM_TAGS]; /* null: the context */
@@ -42,17 +43,24 @@ static void count(ordo_memory *memory, int64_t bytes, uint32_t tag)
 
 static void free_block(ordo_memory *memory, void *pointer, const memory_block *block)
 {
-  if (block->source)
+  if (ordo_space_has(memory->space, pointer))
+    ordo_space_give(memory->space, pointer, block->bytes);
+  else if (block->source)
     block->source->allocator.free(block->source->allocator.ctx, pointer, block->bytes);
   else
     memory->context->free(memory->context->alloc_ctx, pointer, block->bytes, block->tag);
 }
 
-/* Zeroed memory; *source is where it came from. */
+/* Zeroed memory; *source is where it came from. In a dry run only what plugins and the host keep books in has storage. */
 static void *new_block(ordo_memory *memory, size_t bytes, uint32_t tag, const memory_source **source)
 {
   void *pointer;
   g_mutex_lock(&memory->lock);
+  if (memory->space && tag != ORDO_MEM_OTHER) {
+    pointer = ordo_space_take(memory->space, bytes);
+    g_mutex_unlock(&memory->lock);
+    return pointer;
+  }
   *source = memory->sources[tag];
   g_mutex_unlock(&memory->lock);
   if (*source)
@@ -63,10 +71,11 @@ static void *new_block(ordo_memory *memory, size_t bytes, uint32_t tag, const me
   return pointer;
 }
 
-ordo_memory *ordo_memory_new(ordo_context *context)
+ordo_memory *ordo_memory_new(ordo_context *context, ordo_space *space)
 {
   ordo_memory *memory = g_new0(ordo_memory, 1);
   memory->context = context;
+  memory->space = space;
   g_mutex_init(&memory->lock);
   memory->blocks = g_hash_table_new_full(NULL, NULL, NULL, g_free);
   memory->all_sources = g_ptr_array_new_with_free_func(g_free);

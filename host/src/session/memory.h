@@ -2,15 +2,17 @@
 #ifndef ORDO_PRIVATE_MEMORY_H
 #define ORDO_PRIVATE_MEMORY_H
 
+#include "../base/space.h"
 #include "../context.h"
 #include <ordo/job.h>
 
 typedef struct ordo_memory ordo_memory;
 
-ordo_memory *ordo_memory_new(ordo_context *context);
+/* `space` (not owned, null: none): a dry run. Blocks under every tag but ORDO_MEM_OTHER are then addresses without storage. */
+ordo_memory *ordo_memory_new(ordo_context *context, ordo_space *space);
 /* Frees what is left; returns how many blocks that were. */
 guint ordo_memory_free(ordo_memory *memory);
-/* `bytes` zeroed bytes aligned to 64; null when out of memory, for 0 bytes and for an unknown tag. Any thread. */
+/* `bytes` bytes aligned to 64, zeroed if they have storage; null when out of memory, for 0 bytes and for an unknown tag. Any thread. */
 void *ordo_memory_alloc(ordo_memory *memory, size_t bytes, uint32_t tag);
 /* Null is fine. FALSE if the pointer is not a live block of this memory. */
 gboolean ordo_memory_release(ordo_memory *memory, void *pointer);

@@ -1,7 +1,8 @@
 /* norm.c - the global L2 norm of the gradient: each element counted once, whatever the placement.
  *
  * A leaf that an axis shards contributes on every rank of that axis, one that it replicates contributes once. So leaves are grouped by the
- * set of axes that shard them, each rank sums its part of every group, and a group is all-reduced over exactly its axes. Padding is outside
+ * set of axes that shard them, each rank sums its part of every group, and a group is all-reduced over exactly its axes. Of copies among
+ * the ranks of a sharding axis (key heads that are fewer than ranks) the first contributes. Padding is outside
  * of every chunk and therefore not counted; a leaf without a gradient this step is skipped.
  *
  * Sums are in double over several accumulators. Ordered mode uses exact sums (exact_sum.h), so that the layout cannot show.
@@ -85,9 +86,18 @@ static uint32_t shard_mask(const ordo_mesh *mesh, const ordo_leaf *leaf)
 {
   uint32_t mask = 0;
   for (uint32_t a = 0; a < mesh->n_axes; a++)
-    if (mesh->axes[a]->size > 1 && leaf->placement->data[a] == ORDO_SHARD)
+    if (mesh->axes[a]->size > 1 && leaf->placement->data[a] != ORDO_REPLICATE)
       mask |= 1u << a;
   return mask;
+}
+
+/* This rank's copy is the one that counts on every axis that shards the leaf. */
+static gboolean counts(const ordo_mesh *mesh, const ordo_leaf *leaf)
+{
+  for (uint32_t a = 0; a < mesh->n_axes; a++)
+    if (leaf->placement->data[a] > ORDO_SHARD && mesh->axes[a]->coordinate % ordo_placement_copies(leaf->placement->data[a], 1) != 0)
+      return FALSE;
+  return TRUE;
 }
 
 typedef struct norm_group {
@@ -116,7 +126,8 @@ static void add_model(ordo_model_state *model, GArray *groups, gboolean ordered)
     if (!(record->leaf.flags & ORDO_PARAM_REQUIRES_GRAD))
       continue;
     group = find_group(groups, shard_mask(model->session->mesh, &record->leaf)); /* also without a gradient: ranks need the same groups */
-    if (record->leaf.grad_state == ORDO_GRAD_HELD && ordo_norm_side(record)->grad)
+    if (record->leaf.grad_state == ORDO_GRAD_HELD && ordo_norm_side(record)->grad && counts(model->session->mesh, &record->leaf) &&
+        !model->session->space)
       add_leaf(ordo_norm_side(record), &group->sum, ordered ? &group->exact : NULL);
   }
 }
@@ -166,6 +177,12 @@ static double total(GArray *groups, gboolean ordered)
   return ordered ? ordo_exact_sum_value(&exact) : sum;
 }
 
+/* On one data axis a leaf is either reduced before or summed here, which gives all ranks the same bits. */
+static gboolean agrees_by_itself(const ordo_mesh *mesh)
+{
+  return mesh->n_axes == 0 || (mesh->n_axes == 1 && mesh->axes[0]->kind == ORDO_AXIS_DATA);
+}
+
 ordo_status ordo_norm_compute(ordo_session *session, double *norm)
 {
   g_autoptr(GArray) groups = g_array_new(FALSE, FALSE, sizeof(norm_group));
@@ -180,13 +197,15 @@ ordo_status ordo_norm_compute(ordo_session *session, double *norm)
       status = reduce_axis(session, a, groups);
   if (status != ORDO_OK)
     return status;
-  *norm = sqrt(total(groups, session->options.ordered != 0));
-  /* On two axes replicas sum their own copies, which may differ in the last bit (tp: independent kernels). One value for all, or the clip
-   * coefficient would pull replicas apart. NaN does not survive a maximum everywhere, so it travels as infinity. */
+  *norm =
+      session->space ? 1.0 : sqrt(total(groups, session->options.ordered != 0)); /* dry: some gradient, so that what follows one follows */
+  /* On a model axis or on two axes replicas sum their own copies, which may differ in the last bit (tp: independent kernels). One value for
+   * all, or the clip coefficient would pull replicas apart. NaN does not survive a maximum everywhere, so it travels as infinity. */
   if (isnan(*norm))
     *norm = INFINITY;
-  return session->mesh->n_axes > 1 ? ordo_session_reduce(session, session->mesh->world, norm, 1, ORDO_F64, ORDO_MAX, "grad norm agree")
-                                   : ORDO_OK;
+  return agrees_by_itself(session->mesh)
+             ? ORDO_OK
+             : ordo_session_reduce(session, session->mesh->world, norm, 1, ORDO_F64, ORDO_MAX, "grad norm agree");
 }
 
 static uint16_t scale_16(ordo_dtype dtype, uint16_t value, float factor)
@@ -199,7 +218,7 @@ static uint16_t scale_16(ordo_dtype dtype, uint16_t value, float factor)
 void ordo_norm_scale(ordo_leaf *leaf, double factor)
 {
   float f = (float)factor;
-  if (factor == 1.0 || !leaf->grad)
+  if (factor == 1.0 || !leaf->grad || ((const ordo_leaf_record *)leaf)->model->session->space)
     return;
   if (leaf->grad_dtype == ORDO_F32)
     for (int64_t i = 0; i < leaf->numel; i++)

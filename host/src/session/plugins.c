@@ -200,6 +200,30 @@ static ordo_status first_status(ordo_session *session, size_t before)
   return error ? error->status : ORDO_E_INTERNAL;
 }
 
+/* Before any of its code runs: a plugin that works on tensors would work on addresses without memory. */
+static ordo_status check_dry(ordo_session *session, const ordo_found *found)
+{
+  const char *id = found->manifest ? found->manifest->id : found->info.id;
+  g_autofree char *where = g_strdup_printf("plugin '%s'", id);
+  if (!session->space || (found->manifest && found->manifest->dry_run))
+    return ORDO_OK;
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_UNSUPPORTED, "E-DRY-RUN-PLUGIN", where,
+                          "its manifest has no line dry_run=yes: it may read and write tensors, and a dry run has none",
+                          "estimate with other plugins, or measure a small run; its author adds the line (docs/plugin-author.md)",
+                          "plugin '%s' cannot be estimated", id);
+}
+
+ordo_status ordo_plugins_check_dry(ordo_session *session)
+{
+  const GArray *providers = session->plan->providers;
+  ordo_status first = ORDO_OK;
+  for (guint i = 0; i < providers->len; i++) {
+    ordo_status status = check_dry(session, g_array_index(providers, ordo_plan_provider, i).choice->found);
+    first = first == ORDO_OK ? status : first;
+  }
+  return first;
+}
+
 ordo_status ordo_plugins_load(ordo_session *session)
 {
   const GArray *providers = session->plan->providers;
@@ -383,6 +407,8 @@ const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self)
       !(choices = ordo_expression_parse(name, ORDO_KIND_COMM_HOOK, session->context->registry, errors)) || choices->len != 1)
     return NULL;
   choice = g_ptr_array_index(choices, 0);
+  if (check_dry(session, choice->found) != ORDO_OK)
+    return NULL;
   plugin = find_open(session, choice->found);
   if (!plugin)
     plugin = ordo_plugins_open(session, choice->found, ORDO_KIND_COMM_HOOK);

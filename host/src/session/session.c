@@ -6,6 +6,7 @@
  * can be trusted any more.
  */
 #include "session.h"
+#include "../comm/channel.h"
 #include "../discovery/loader.h"
 
 #include <string.h>
@@ -151,6 +152,22 @@ static ordo_status check_inputs(ordo_context *context, const ordo_plan *plan, co
   return ORDO_OK;
 }
 
+/* A dry run lies to nobody: collectives that would read addresses without memory are not there. */
+static ordo_status begin_dry(ordo_session *session)
+{
+  if (!session->options.dry_run)
+    return ORDO_OK;
+  if (!session->space)
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_NOMEM, "E-DRY-RUN-SPACE", "ordo_session_create",
+                            "a limit on the address space of the process is the usual cause (ulimit -v)", "raise it",
+                            "the system grants no addresses for a dry run");
+  if (session->comm && ordo_fake_run_dry(session->comm, session->space))
+    return ORDO_OK;
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-DRY-RUN-PROVIDER", session->comm ? session->comm->name : "none",
+                          "other providers exchange data, and a dry run has none", "use ordo_comm_fake_create, or leave dry_run 0",
+                          "a dry run needs the fake provider");
+}
+
 /* Axes along which gradients add up: data axes, but not those where replicas go their own ways between exchanges. */
 static guint32 summing_axes(const ordo_plan *plan)
 {
@@ -227,7 +244,9 @@ static ordo_session *session_new(ordo_context *context, const ordo_plan *plan, c
   if (options)
     memcpy(&session->options, options, MIN(options->struct_size, sizeof session->options));
   session->comm = session->options.comm;
-  session->memory = ordo_memory_new(context);
+  if (session->options.dry_run)
+    session->space = ordo_space_new();
+  session->memory = ordo_memory_new(context, session->space);
   session->plugins = g_ptr_array_new();
   session->instances = g_ptr_array_new();
   session->models = g_ptr_array_new_with_free_func((GDestroyNotify)ordo_model_state_free);
@@ -254,13 +273,17 @@ ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *pla
     return status;
   session = session_new(context, plan, embedder, options, opener);
   session->depth = 1;
-  status = make_mesh(session);
+  status = begin_dry(session);
+  if (status == ORDO_OK)
+    status = make_mesh(session);
   if (status == ORDO_OK)
     status = agree(session);
   if (status == ORDO_OK) {
     make_models(session);
-    status = ordo_plugins_load(session);
+    status = ordo_plugins_check_dry(session);
   }
+  if (status == ORDO_OK)
+    status = ordo_plugins_load(session);
   if (status == ORDO_OK)
     status = ordo_plugins_probe(session);
   session->depth = 0;
@@ -307,7 +330,10 @@ void ordo_session_destroy(ordo_session *session)
   if (session->provided_mesh)
     ordo_axes_destroy(session->comm, session->provided_mesh);
   ordo_comm_provider_destroy(session->own_comm);
+  if (session->space && session->comm)
+    (void)ordo_fake_run_dry(session->comm, NULL);
   left = ordo_memory_free(session->memory);
+  ordo_space_free(session->space);
   if (left)
     ordo_context_log(session->context, ORDO_LOG_DEBUG, "%u blocks of memory were left to the end of the session", left);
   g_free(session->node_done);

@@ -183,6 +183,7 @@ struct ordo_session {
   guint32 summing_axes;     /* bit per axis: its ranks are in mesh->data */
   ordo_account *account;
   const ordo_mesh *mesh; /* the same with counted memory: what everybody uses */
+  ordo_space *space;     /* of a dry run: tensors have addresses and no storage; else null */
   ordo_memory *memory;
   GPtrArray *plugins;   /* ordo_plugin_use */
   GPtrArray *instances; /* ordo_instance, in order of creation */
@@ -343,6 +344,8 @@ void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t t
 ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes);
 
 /* plugins.c */
+/* In a dry run: every plugin of the plan must declare that it can. */
+ordo_status ordo_plugins_check_dry(ordo_session *session);
 ordo_status ordo_plugins_load(ordo_session *session);
 ordo_status ordo_plugins_probe(ordo_session *session);
 ordo_plugin_use *ordo_plugins_open(ordo_session *session, const ordo_found *found, uint32_t kind);
@@ -376,6 +379,10 @@ void ordo_account_part_stats(const ordo_account *account, uint32_t axis, void (*
 void ordo_account_release_parts(ordo_account *account, const ordo_comm_provider *provider);
 void ordo_account_free(ordo_account *account);
 
+/* activation.c */
+/* The instance, which has `activation`, wants to see that place. */
+gboolean ordo_activation_wanted(const ordo_instance *instance, uint32_t point, const ordo_param *param, int32_t backward);
+
 /* calls.c */
 ordo_status ordo_calls_build(ordo_session *session);
 void ordo_calls_free(ordo_session *session);
@@ -392,6 +399,9 @@ ordo_leaf *ordo_norm_side(ordo_leaf_record *record);
 ordo_status ordo_norm_compute(ordo_session *session, double *norm);
 void ordo_norm_scale(ordo_leaf *leaf, double factor);
 const ordo_leaf *ordo_norm_first_nonfinite(ordo_session *session);
+
+/* placements.c: replicas are replicas and shards are shards, over all ranks. Collective. */
+ordo_status ordo_placements_check(ordo_model_state *model);
 
 /* invariants.c */
 ordo_status ordo_invariants_after_step(ordo_session *session);

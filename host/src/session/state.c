@@ -257,7 +257,7 @@ static gboolean is_mine(const ordo_leaf_record *record)
 {
   const ordo_mesh *mesh = record->model->session->mesh;
   for (uint32_t a = 0; a < mesh->n_axes; a++)
-    if (record->placement.data[a] != ORDO_SHARD && mesh->axes[a]->coordinate != 0)
+    if (mesh->axes[a]->coordinate % ordo_placement_copies(record->placement.data[a], mesh->axes[a]->size) != 0)
       return FALSE;
   return TRUE;
 }

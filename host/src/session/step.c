@@ -159,6 +159,8 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   add_comm_seconds(session, &session->busy_before, &session->wait_before);
   session->where = "step_begin";
   status = ordo_session_sum(session, &sum, 1);
+  if (session->space && status == ORDO_OK && sum == 0.0)
+    sum = 1.0; /* of ranks that do not exist; a step in which no rank has any is not what is estimated */
   if (status == ORDO_OK)
     status = check_weight(session, weight, sum);
   if (status != ORDO_OK)
@@ -489,7 +491,10 @@ ordo_status ordo_session_activation(ordo_session *session, uint32_t index, ordo_
   session->where = "activation";
   call = (const ordo_activation_call *)(const void *)model->calls.activation->data;
   for (end = call + model->calls.activation->len; call < end; call++) {
-    ordo_status status = call->call(call->self, activation);
+    ordo_status status;
+    if (!ordo_activation_wanted(call->owner, activation->point, activation->param, activation->backward))
+      continue;
+    status = call->call(call->self, activation);
     if (G_UNLIKELY(status != ORDO_OK))
       return ordo_session_leave(session, plugin_failed(session, call->owner, status));
   }

@@ -2,7 +2,7 @@
  *
  * A leaf that came with data keeps it. One without gets host storage, filled chunk by chunk from the embedder's source, so that a rank
  * reads only what it owns and nothing is communicated. weights.sync then makes replicas equal from rank 0: equal replicas are a step of
- * the plan that can be seen, not a broadcast hidden in a strategy.
+ * the plan that can be seen, not a broadcast hidden in a strategy. In a dry run leaves get addresses, and the same messages are sent.
  */
 #include "../comm/reduce.h"
 #include "session.h"
@@ -103,6 +103,8 @@ static ordo_status fill_converted(ordo_model_state *model, ordo_leaf *leaf)
 static ordo_status fill(ordo_model_state *model, ordo_leaf *leaf)
 {
   ordo_status status = ORDO_OK;
+  if (model->session->space)
+    return ORDO_OK;
   if (leaf->dtype != ORDO_F32 || leaf->opaque)
     return fill_converted(model, leaf);
   for (uint64_t c = 0; c < leaf->placement->n_chunks && status == ORDO_OK; c++)
@@ -183,6 +185,7 @@ ordo_status ordo_weights_materialise_grads(ordo_model_state *model)
 /* A window of the concatenated bytes of all leaves that are replicated on one axis. */
 typedef struct staging {
   const ordo_comm *comm;
+  gboolean dry; /* nothing is copied */
   char *buffer;
   size_t used;
   GArray *pieces; /* staging_piece */
@@ -201,7 +204,7 @@ static ordo_status staging_flush(staging *s)
     return ORDO_OK;
   c.label = "weights.sync";
   status = ordo_comm_run(s->comm, &c);
-  for (guint i = 0; i < s->pieces->len && status == ORDO_OK && s->comm->rank != 0; i++) {
+  for (guint i = 0; i < s->pieces->len && status == ORDO_OK && s->comm->rank != 0 && !s->dry; i++) {
     const staging_piece *piece = &g_array_index(s->pieces, staging_piece, i);
     memcpy(piece->at, s->buffer + piece->offset, piece->bytes);
   }
@@ -214,7 +217,7 @@ static ordo_status staging_add(staging *s, char *data, size_t bytes)
 {
   while (bytes > 0) {
     staging_piece piece = {data, MIN(bytes, (size_t)STAGING_BYTES - s->used), s->used};
-    if (s->comm->rank == 0)
+    if (s->comm->rank == 0 && !s->dry)
       memcpy(s->buffer + s->used, data, piece.bytes);
     g_array_append_val(s->pieces, piece);
     s->used += piece.bytes;
@@ -231,8 +234,9 @@ static ordo_status staging_add(staging *s, char *data, size_t bytes)
 
 static ordo_status sync_axis(ordo_model_state *model, uint32_t axis, char *buffer)
 {
-  staging s = {model->session->mesh->axes[axis]->comm, buffer, 0, g_array_new(FALSE, FALSE, sizeof(staging_piece))};
+  staging s = {.comm = model->session->mesh->axes[axis]->comm, .dry = model->session->space != NULL, .buffer = buffer};
   ordo_status status = ORDO_OK;
+  s.pieces = g_array_new(FALSE, FALSE, sizeof(staging_piece));
   for (uint32_t i = 0; i < model->view.n_leaves && status == ORDO_OK; i++) {
     const ordo_leaf *leaf = model->view.leaves[i];
     if (leaf->placement->data[axis] == ORDO_REPLICATE && leaf->data)
@@ -257,7 +261,7 @@ static ordo_status compare_axis(ordo_model_state *model, uint32_t axis)
     guint64 pair[2];
     if (leaf->placement->data[axis] != ORDO_REPLICATE || !leaf->data)
       continue;
-    pair[0] = ordo_checksum(leaf->data, leaf_bytes(leaf, leaf->numel));
+    pair[0] = session->space ? 0 : ordo_checksum(leaf->data, leaf_bytes(leaf, leaf->numel));
     pair[1] = ~pair[0];
     g_array_append_vals(sums, pair, 2);
     g_ptr_array_add(leaves, (gpointer)leaf);

@@ -172,6 +172,13 @@ typedef struct ordo_job {
    * precision.initialize. Errors: STATE (another step), INVALID (type), UNSUPPORTED (the embedder computes fp32 only, or the leaf is
    * sharded), NOMEM, those of the embedder. [main] since 0.1 */
   ordo_status (*convert_param)(void *ctx, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
+  /* 1: a dry run. Everything is called as in a real one, and counted, but tensors have no storage: memory of `alloc` under any tag but
+   * ORDO_MEM_OTHER, memory of comm->alloc, and what data and grad of params and leaves point at are addresses that must not be read or
+   * written (a fault). They may be given to bind, set_grad, replace_leaves and collectives, and calculated with. Collectives leave them
+   * alone; buffers with storage (votes) are as with peers that contribute nothing. read_weights and allocators of set_allocator are not
+   * used. A plugin that keeps to this says dry_run=yes in its manifest (manifest.h); a job with another is refused. */
+  uint32_t dry_run;
+  uint32_t reserved;
   /* What happens to parameters of the model on their way through an all-gather: the table of its precision plugin, whose
    * pre_all_gather, post_all_gather and wire_bytes are then all present, and its instance in *instance. Null: they travel as they are. A
    * strategy that gathers parameters asks once its leaves are made. [main] since 0.1 */
@@ -191,5 +198,11 @@ typedef struct ordo_job {
   ordo_status (*add_adapter)(void *ctx, const ordo_adapter *adapter, const ordo_param **a, const ordo_param **b);
 } ordo_job;
 ORDO_PIN_LAST(ordo_job, add_adapter);
+
+/* 1 if tensors may be read and written: everywhere but in a dry run. [any] since 0.1 */
+ORDO_INLINE int ordo_job_has_data(const ordo_job *job)
+{
+  return !ORDO_HAS(job, ordo_job, dry_run) || job->dry_run == 0;
+}
 
 #endif

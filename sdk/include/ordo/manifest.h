@@ -26,6 +26,7 @@
  *                                 comm_hook is one of the words, or names an installed comm_hook plugin (id or alias)
  *   positional=key                the option that a bare word sets: `apex_amp:O2`
  *   precisions=f32,bf16,...       precisions that a strategy works with (default: all)
+ *   dry_run=yes|no                it touches no tensor when ordo_job.dry_run is 1 (job.h); default no: estimates refuse it
  *   abi=MAJOR.MINOR               written by ORDO_MANIFEST
  *
  * The list keys flags, steps, replaces_leaves, reduces, provides, requires, conflicts, before and after may stand on several

@@ -69,8 +69,9 @@ struct ordo_param {
   ordo_leaf *leaf;                    /* the leaf that holds it now; with flat shards the one of its unit; null if this rank holds none */
   ordo_dtype grad_dtype;              /* ORDO_F32 unless a precision plugin changed it (ordo_job.convert_param) */
   uint32_t reserved;
+  int64_t local_offset[ORDO_MAX_DIMS]; /* where in `shape` the local part begins; zeros before strategy.partition */
 };
-ORDO_PIN_LAST(struct ordo_param, reserved);
+ORDO_PIN_LAST(struct ordo_param, local_offset);
 
 /* One piece of a param inside a leaf. */
 enum { ORDO_CHUNK_RECT = 1, ORDO_CHUNK_FLAT = 2 };
@@ -90,16 +91,24 @@ ORDO_PIN_LAST(ordo_chunk, extent);
 /* What one mesh axis does to a leaf. */
 enum {
   ORDO_REPLICATE = 1, /* the same values on all ranks of the axis */
-  ORDO_SHARD = 2      /* ranks of the axis hold different elements */
+  ORDO_SHARD = 2      /* ranks of the axis hold different elements. ORDO_SHARD + n: groups of n + 1 consecutive ranks hold the same
+                         elements, and different groups different ones (key heads that are fewer than ranks) */
 };
 struct ordo_placement {
   size_t struct_size;
-  uint8_t data[ORDO_MAX_AXES];         /* per mesh axis: ORDO_REPLICATE or ORDO_SHARD */
+  uint8_t data[ORDO_MAX_AXES];         /* per mesh axis: ORDO_REPLICATE, or ORDO_SHARD and above */
   uint8_t grad_partial[ORDO_MAX_AXES]; /* per mesh axis: 1 if the local gradient after backward is one summand of the true one */
   uint64_t n_chunks;                   /* 0 for an empty shard */
   const ordo_chunk *chunks;            /* elements outside every chunk are padding: not counted, not saved */
 };
 ORDO_PIN_LAST(struct ordo_placement, chunks);
+
+/* How many of an axis's `ranks` hold the same elements as one of them, by placement->data of that axis. The copies are consecutive and the
+ * first one, whose coordinate is a multiple of the result, is the one that counts. [any] since 0.1 */
+ORDO_INLINE int32_t ordo_placement_copies(uint8_t data, int32_t ranks)
+{
+  return data >= ORDO_SHARD ? data - ORDO_SHARD + 1 : ranks;
+}
 
 enum { ORDO_LEAF_LIVE = 1, ORDO_LEAF_REPLACED = 2 };
 enum {

@@ -27,7 +27,8 @@ typedef struct ordo_state_ops {
   ordo_status (*export_chunk)(void *self, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst);
   /* The inverse. [main] since 0.1 */
   ordo_status (*import_chunk)(void *self, ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src);
-  /* Opens a scope: all params of the model are bound to their full values (ORDO_GATHER_ flags). Collective. [step] since 0.1 */
+  /* Opens a scope: all params of the model are bound to their full values (ORDO_GATHER_ flags), as local_shape says: what
+   * strategy.partition has split stays split, since the model computes so. Collective. [step] since 0.1 */
   ordo_status (*gather_full)(void *self, uint32_t flags);
   /* Closes it. [step] since 0.1 */
   ordo_status (*release_full)(void *self);

@@ -17,17 +17,23 @@
 
 #define ORDO_STRATEGY_EXTENSION "ordo.strategy/1"
 
-/* Named places inside a unit where a strategy may transform an activation forward and its gradient backward. */
+/* Named places where a strategy may transform an activation forward and its gradient backward. Each belongs to a parameter; the tokens of
+ * a pass are rows. [rows] below means [tokens, ...], [part] the rows of the residual stream that this rank holds (see `residual`): the
+ * same unless sequence parallelism splits them. A place that changes shape reads `data` and writes `out`. */
 enum {
-  ORDO_ACT_COLUMN_INPUT = 1, /* input of a column-parallel group (q,k,v or gate,up) */
-  ORDO_ACT_ROW_OUTPUT = 2,   /* output of a row-parallel linear (o, down), before the residual is added */
-  ORDO_ACT_EMBED_OUTPUT = 3, /* output of a vocabulary-parallel embedding */
-  ORDO_ACT_HEAD_INPUT = 4,   /* input of a vocabulary-parallel head */
-  ORDO_ACT_LOSS_MAX = 5,     /* per-token maximum of the local logits */
-  ORDO_ACT_LOSS_SUM = 6,     /* per-token sum of exp, and the target's logit */
-  ORDO_ACT_NORM_INPUT = 7,   /* input of a norm: sequence parallelism */
-  ORDO_ACT_UNIT_OUTPUT =
-      10 /* what a unit hands on, whole and last: activations, or the logits of the last unit (in any number of pieces) */
+  ORDO_ACT_COLUMN_INPUT =
+      1,                   /* input of a column-parallel group, param its first (q or gate): [part] -> [rows]; backward [rows] -> [part] */
+  ORDO_ACT_ROW_OUTPUT = 2, /* output of a row-parallel linear (o, down), before the residual is added: [rows] -> [part]; backward back */
+  ORDO_ACT_EMBED_OUTPUT = 3, /* output of an embedding; ids outside of the local rows gave zeros: [rows] -> [part]; backward back */
+  ORDO_ACT_HEAD_INPUT = 4,   /* input of a head: [part] -> [rows]; backward [rows] -> [part] */
+  ORDO_ACT_LOSS_MAX = 5,     /* per-token maximum of the local logits: [rows, 1] fp32; forward only */
+  ORDO_ACT_LOSS_SUM = 6,    /* per-token sum of exp(logit - maximum), and target's logit - maximum (0 elsewhere): [rows, 2]; forward only */
+  ORDO_ACT_NORM_INPUT = 7,  /* input of a norm */
+  ORDO_ACT_LOGITS = 8,      /* local logits whose whole rows are asked for: [rows, local] -> [rows, vocabulary]; forward only */
+  ORDO_ACT_WEIGHT_GRAD = 9, /* what one micro-batch contributes to the gradient of `param`, in its local shape, before it is added:
+                              completes it over the ranks that share the param; backward only */
+  ORDO_ACT_UNIT_OUTPUT = 10 /* what a unit hands on, whole and last: activations [part], or the logits of the last unit (in any number of
+                               pieces); in place, param is the unit's first */
 };
 
 typedef struct ordo_activation {
@@ -36,11 +42,16 @@ typedef struct ordo_activation {
   uint32_t unit;
   int32_t backward; /* 1: `data` is the gradient */
   ordo_dtype dtype;
-  int64_t rows; /* tokens of the micro-batch on this rank */
+  int64_t rows;
   int64_t columns;
-  void *data; /* [rows, columns], transformed in place */
+  void *data;              /* [rows, columns]; transformed in place if out is the same */
+  int64_t out_rows;        /* rows, or what it becomes; the split side is padded: parts * part rows, the last ones are no tokens */
+  int64_t out_columns;     /* columns, or what it becomes */
+  void *out;               /* [out_rows, out_columns], written. Equal to data, apart from it, or, where one side is this rank's part of the
+                              other, at that part: collectives then run in place */
+  const ordo_param *param; /* that the place belongs to, never null */
 } ordo_activation;
-ORDO_PIN_LAST(ordo_activation, data);
+ORDO_PIN_LAST(ordo_activation, param);
 
 /* Replaces the computation of one unit (experts). in, out: fp32 activations of the boundary. */
 typedef struct ordo_unit_override {
@@ -52,7 +63,7 @@ typedef struct ordo_unit_override {
 } ordo_unit_override;
 ORDO_PIN_LAST(ordo_unit_override, backward);
 
-/* What a strategy would need, for plans of jobs that are not run. Bytes on this rank. */
+/* Not asked for by this host: an estimate runs the plugin itself, dry (job.h). Kept for the layout. */
 typedef struct ordo_estimate {
   size_t struct_size;
   int64_t bytes[6]; /* by ORDO_MEM_ tag, peak */
@@ -75,7 +86,7 @@ typedef struct ordo_strategy {
   ordo_status (*setup_environment)(void *self);
   /* Frees the instance and all storage it gave to leaves and params. Required. [main] since 0.1 */
   void (*destroy)(void *self);
-  /* Fills an estimate from the description alone; no storage is touched. [main] since 0.1 */
+  /* Not called by this host; leave it null. A job that is not run is estimated by a dry run (job.h). [main] since 0.1 */
   ordo_status (*estimate)(void *self, ordo_estimate *estimate);
 
   /* Set-up steps of the plan (step.h) */
@@ -115,7 +126,7 @@ typedef struct ordo_strategy {
   ordo_status (*step_end)(void *self, const ordo_step_info *info);  /* also after a skipped step. [step] since 0.1 */
   ordo_status (*eval_begin)(void *self);                            /* forward only from here. [step] since 0.1 */
   ordo_status (*eval_end)(void *self);                              /* [step] since 0.1 */
-  /* Transforms an activation in place. Called only if the plan's strategy has it. [step] since 0.1 */
+  /* Transforms an activation at a place that this instance wants. [step] since 0.1 */
   ordo_status (*activation)(void *self, const ordo_activation *activation);
   /* Takes over the schedule of a whole step: runs units with job->run_units. Null: the embedder's loop. [step] since 0.1 */
   ordo_status (*run_schedule)(void *self, const ordo_step_info *info);
@@ -130,7 +141,15 @@ typedef struct ordo_strategy {
   /* Changes a setting of the running job (control.h; units and values were checked). ORDO_E_NOT_FOUND without a record for an operation
    * that means nothing to this strategy; STATE, INVALID and UNSUPPORTED refuse and leave everything as it was. [step] since 0.1 */
   ordo_status (*control)(void *self, const ordo_control *control);
+
+  /* Activations */
+  /* 1 if this instance transforms what passes at `point` (ORDO_ACT_) of `param` in that direction. Asked after the set-up, with answers
+   * that do not change: a place that nobody wants costs nothing. Null: everywhere, if `activation` is there. [main] since 0.1 */
+  int32_t (*wants_activation)(void *self, uint32_t point, const ordo_param *param, int32_t backward);
+  /* Sequence parallelism: a pass over n rows has ceil(n / *parts) rows of the residual stream on this rank, from *index times that on;
+   * norms and residual additions run on them alone. Null: every rank holds all rows. [main] since 0.1 */
+  void (*residual)(void *self, int32_t *parts, int32_t *index);
 } ordo_strategy;
-ORDO_PIN_LAST(ordo_strategy, control);
+ORDO_PIN_LAST(ordo_strategy, residual);
 
 #endif

@@ -261,23 +261,6 @@ static void gradients_of_two_types(void **state)
   tear_down();
 }
 
-static void estimates(void **state)
-{
-  (void)state;
-  ordo_status status[MAX_RANKS];
-  ordo_estimate estimate = {.struct_size = sizeof estimate};
-  mock_init(&world, ranks, 1, N, NUMELS);
-  mock_option(ranks, 1, "first_bucket", "16");
-  mock_option(ranks, 1, "bucket_cap", "100");
-  mock_option(ranks, 1, "hook", "bf16");
-  mock_run(&world, ranks, mock_wrap, status);
-  assert_int_equal(ranks[0].strategy->estimate(ranks[0].instance, &estimate), ORDO_OK);
-  assert_int_equal(estimate.bytes[ORDO_MEM_GRADIENTS], 60 * 4);
-  assert_int_equal(estimate.payload_per_step, 60 * 2);
-  assert_int_equal(estimate.calls_per_step, 3); /* {3} {2} {1 0} */
-  tear_down();
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -300,7 +283,6 @@ int main(void)
       cmocka_unit_test(evaluation_only),
       cmocka_unit_test(no_hidden_broadcast),
       cmocka_unit_test(gradients_of_two_types),
-      cmocka_unit_test(estimates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

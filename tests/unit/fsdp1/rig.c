@@ -23,6 +23,10 @@ static const struct {
 
 static const double RATE = 1.0 / 64, DECAY = 0.25, WEIGHT = 16.0;
 
+/* How a strategy of a model axis may split them; a 1-D parameter with a hint is split, one without is replicated. */
+static const uint32_t HINTS[RIG_PARAMS] = {ORDO_TP_VOCAB,  ORDO_TP_COLUMN, ORDO_TP_REPLICATE, ORDO_TP_ROW,  ORDO_TP_COLUMN,
+                                           ORDO_TP_COLUMN, ORDO_TP_COLUMN, ORDO_TP_REPLICATE, ORDO_TP_VOCAB};
+
 static int64_t rows_of(int param)
 {
   return rig_tiny ? 3 : rig_scale * PARAMS[param].rows;
@@ -58,6 +62,27 @@ float rig_initial(int untied, int param, int64_t i)
 static float gradient(int rank, int step, int micro, int param, int64_t i)
 {
   return (float)((rank + 2 * step + 3 * micro + param + i) % 4);
+}
+
+/* ---- slices of a model axis ---- */
+
+static int64_t local_numel(const ordo_param *param)
+{
+  return param->local_shape[0] * (param->ndim > 1 ? param->local_shape[1] : 1);
+}
+
+/* Element of the whole parameter behind element i of what this rank computes with: rule and axis of ../composition/slice.c. */
+static int64_t global_of(const rig *r, const ordo_param *param, int64_t i)
+{
+  const ordo_mesh *mesh = ordo_session_mesh(r->session);
+  int64_t first[2] = {0, 0};
+  const int d = HINTS[param->index] == ORDO_TP_ROW ? 1 : 0;
+  for (uint32_t a = 0; a < mesh->n_axes && HINTS[param->index] != ORDO_TP_REPLICATE; a++)
+    if (mesh->axes[a]->kind == ORDO_AXIS_MODEL)
+      first[d] = (param->shape[d] + mesh->axes[a]->size - 1) / mesh->axes[a]->size * mesh->axes[a]->coordinate;
+  if (param->ndim == 1)
+    return first[0] + i;
+  return (first[0] + i / param->local_shape[1]) * param->shape[1] + first[1] + i % param->local_shape[1];
 }
 
 /* ---- errors ---- */
@@ -118,6 +143,7 @@ static ordo_status build(void *ctx, ordo_session *session, uint32_t model, ordo_
         desc.flags |= ORDO_PARAM_DECAY;
       if (!r->options.untied && (p == 0 || p == RIG_HEAD))
         desc.tie_group = 0;
+      desc.tp_hint = HINTS[p];
       desc.ndim = PARAMS[p].columns > 0 ? 2 : 1;
       desc.shape[0] = rows_of(p);
       desc.shape[1] = columns_of(p);
@@ -382,12 +408,14 @@ static float expected(const rig *r, int param, int64_t i)
 static void compare_param(const rig *r, const ordo_param *param, const char *when)
 {
   const float *data = param->data;
-  if (data == NULL)
+  if (data == NULL && local_numel(param) > 0)
     fail_msg("rank %d: %s has no data in %s of step %d", rig_rank, param->name, when, r->step);
-  for (int64_t i = 0; r->options.optimizer == NULL && i < param->numel; i++)
-    if (data[i] != expected(r, (int)param->index, i))
+  for (int64_t i = 0; r->options.optimizer == NULL && i < local_numel(param); i++) {
+    float want = expected(r, (int)param->index, global_of(r, param, i));
+    if (data[i] != want)
       fail_msg("rank %d: %s[%lld] is %.9g instead of %.9g in %s of step %d", rig_rank, param->name, (long long)i, (double)data[i],
-               (double)expected(r, (int)param->index, i), when, r->step);
+               (double)want, when, r->step);
+  }
 }
 
 static void compare_unit(const rig *r, const ordo_unit *unit, const char *when)
@@ -480,10 +508,10 @@ static ordo_status write_gradient(rig *r, const ordo_param *param, int micro, in
 {
   float *grad = param->grad;
   const int adds = tied_write || ordo_session_grad_adds(r->session, 0, param->index);
-  if (grad == NULL)
+  if (grad == NULL && local_numel(param) > 0)
     fail_msg("rank %d: %s has no gradient storage in backward of step %d", rig_rank, param->name, r->step);
-  for (int64_t i = 0; i < param->numel; i++)
-    grad[i] = (adds ? grad[i] : 0.0f) + gradient(rig_rank, r->step, micro, (int)param->index, i);
+  for (int64_t i = 0; i < local_numel(param); i++)
+    grad[i] = (adds ? grad[i] : 0.0f) + gradient(r->part, r->step, micro, (int)param->index, global_of(r, param, i));
   return ordo_session_grad_ready(r->session, 0, param->index);
 }
 
@@ -504,7 +532,7 @@ static ordo_status backward(rig *r, const rig_step_spec *spec, int micro)
     for (uint32_t p = unit->n_params; p-- > 0 && status == ORDO_OK;) {
       const ordo_param *param = unit->params[p];
       const int second = param->index == 0 && !r->options.untied && unit_runs(spec, RIG_UNITS - 1, micro);
-      if (is_used(r, spec, rig_rank, (int)param->index, micro))
+      if (is_used(r, spec, r->part, (int)param->index, micro))
         status = write_gradient(r, param, micro, second);
     }
     if (status == ORDO_OK)
@@ -520,7 +548,7 @@ static double summed(const rig *r, const rig_step_spec *spec, int root, int64_t 
 {
   double sum = 0.0;
   for (int p = 0; p < RIG_PARAMS; p++)
-    for (int rank = 0; root_of(r, p) == root && rank < rig_ranks; rank++)
+    for (int rank = 0; root_of(r, p) == root && rank < r->parts; rank++)
       for (int micro = 0; micro < spec->n_micro; micro++)
         if (unit_runs(spec, (uint32_t)PARAMS[p].unit, micro) && is_used(r, spec, rank, p, micro)) {
           sum += (double)gradient(rank, r->step, micro, p, i);
@@ -561,7 +589,8 @@ static void move_reference(rig *r, const rig_step_spec *spec)
 ordo_status rig_train(rig *r, const rig_step_spec *spec)
 {
   r->step++;
-  ordo_status status = ordo_session_step_begin(r->session, spec->n_micro, rig_rank == 0 ? WEIGHT - (double)(rig_ranks - 1) / 8 : 1.0 / 8);
+  ordo_session_data_part(r->session, &r->part, &r->parts);
+  ordo_status status = ordo_session_step_begin(r->session, spec->n_micro, r->part == 0 ? WEIGHT - (double)(r->parts - 1) / 8 : 1.0 / 8);
   for (int micro = 0; status == ORDO_OK && micro < spec->n_micro; micro++) {
     if (spec->before_micro != NULL)
       spec->before_micro(spec->ctx, micro);

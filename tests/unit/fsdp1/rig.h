@@ -1,7 +1,8 @@
 /* rig.h - a small model trained by a real session on real ranks, beside a reference that knows what every weight must be.
  *
  * Five units: embedding, three blocks, head; the head's matrix is tied to the embedding. Gradients are small integers and the weight of a
- * step is a power of two, so sums are exact and every comparison is for equality, at any number of ranks and in any order of summation. The
+ * step is a power of two, so sums are exact and every comparison is for equality, at any number of ranks and in any order of summation. A
+ * strategy of a model axis may cut parameters as ../composition/slice.c does. The
  * "model" reads its parameters where the strategy bound them, in forward and in backward, and compares each element.
  */
 #ifndef TEST_FSDP1_RIG_H
@@ -43,7 +44,7 @@ typedef struct rig_options {
 typedef struct rig_step_spec {
   int n_micro;
   uint32_t skip_units;                 /* bit per unit: forward and backward do not run, on any rank */
-  uint32_t skip_params[RIG_MAX_RANKS]; /* per rank, bit per param: no gradient in any micro-batch */
+  uint32_t skip_params[RIG_MAX_RANKS]; /* per part of the batch, bit per param: no gradient in any micro-batch */
   int backward_only_in;                /* 0: in all micro-batches; n: units in skip_late run in micro-batch n-1 only */
   uint32_t skip_late;
   uint32_t skip_in[4]; /* per micro-batch, bit per param: no gradient in it on any rank */
@@ -61,6 +62,7 @@ typedef struct rig {
   ordo_session *session;
   ordo_embedder embedder;
   const ordo_model *model;
+  int32_t part, parts; /* of the batch: ranks of a model axis have the same, and the same gradients */
   ordo_group groups[2];
   ordo_leaf *leaves[2][RIG_PARAMS];
   int optimizers_made, rebound, binds;

@@ -109,55 +109,6 @@ static void an_optimizer_before_a_flat_wrap_is_refused(void **state)
   strategy->destroy(instance);
 }
 
-enum { UNITS = 3 };
-
-/* Embedding of 10 elements, two blocks of 21 and 20: on 4 ranks shards of 3, 6 and 5. */
-static void an_estimate_follows_from_the_description(void **state)
-{
-  static const int64_t numels[UNITS] = {10, 21, 20};
-  ordo_param params[UNITS];
-  const ordo_param *list[UNITS];
-  ordo_unit units[UNITS];
-  const ordo_unit *unit_list[UNITS];
-  ordo_chunk chunks[UNITS];
-  ordo_placement placements[UNITS];
-  ordo_leaf leaves[UNITS], *leaf_list[UNITS];
-  ordo_mesh mesh = {.struct_size = sizeof mesh};
-  ordo_estimate result = {.struct_size = sizeof result};
-  small_job j;
-  void *instance = NULL;
-  (void)state;
-  const ordo_strategy *strategy = start(&j, NULL, &instance);
-  for (uint32_t i = 0; i < UNITS; i++) {
-    params[i] = (ordo_param){
-        .struct_size = sizeof params[i], .name = "p", .index = i, .unit = i, .ndim = 1, .shape = {numels[i]}, .numel = numels[i]};
-    list[i] = &params[i];
-    units[i] = (ordo_unit){sizeof units[i], i == 0 ? "embed" : "layer", i == 0 ? "Embedding" : "Block", i, 1, &list[i]};
-    unit_list[i] = &units[i];
-    chunks[i] = (ordo_chunk){.struct_size = sizeof chunks[i], .param = &params[i], .kind = ORDO_CHUNK_FLAT, .end = numels[i]};
-    placements[i] = (ordo_placement){.struct_size = sizeof placements[i], .n_chunks = 1, .chunks = &chunks[i]};
-    leaves[i] = (ordo_leaf){.struct_size = sizeof leaves[i], .name = "p", .index = i, .flags = ORDO_PARAM_REQUIRES_GRAD, .dtype = ORDO_F32};
-    leaves[i].grad_dtype = ORDO_F32;
-    leaves[i].numel = numels[i];
-    leaves[i].placement = &placements[i];
-    leaves[i].params = &list[i];
-    leaves[i].n_params = 1;
-    leaf_list[i] = &leaves[i];
-  }
-  j.model.n_units = j.model.n_params = j.model.n_leaves = UNITS;
-  j.model.units = unit_list;
-  j.model.params = list;
-  j.model.leaves = leaf_list;
-  j.job.mesh = &mesh;
-  j.axis.size = 4;
-  assert_int_equal(strategy->estimate(instance, &result), ORDO_OK);
-  assert_int_equal(result.bytes[ORDO_MEM_WEIGHTS], 4 * (3 + 6 + 5) + 16 * (3 + 6 + 5));
-  assert_int_equal(result.bytes[ORDO_MEM_GRADIENTS], 4 * (3 + 6 + 5) + 16 * (3 + 6));
-  assert_int_equal(result.calls_per_step, 2 + 3 + 3);
-  assert_int_equal(result.payload_per_step, 16 * (2 * 3 + 3 * 6 + 3 * 5));
-  strategy->destroy(instance);
-}
-
 static void destroy_takes_null(void **state)
 {
   (void)state;
@@ -171,7 +122,6 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_optimizer_before_a_flat_wrap_is_refused),
-      cmocka_unit_test(an_estimate_follows_from_the_description),
       cmocka_unit_test(destroy_takes_null),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

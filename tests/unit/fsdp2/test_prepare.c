@@ -35,6 +35,8 @@ typedef struct small_job {
   ordo_chunk chunks[MAX_LEAVES];
   ordo_optimizer *optimizer;
   int replaced, live; /* calls of replace_leaves; blocks that were not freed */
+  int64_t cut_numel;  /* of the first new leaf, and its chunk */
+  ordo_chunk cut;
   char error[1600];
 } small_job;
 
@@ -93,7 +95,11 @@ static ordo_status option_real(void *ctx, const char *key, double *value)
 static ordo_status replace_leaves(void *ctx, const ordo_leaf_spec *specs, size_t n_specs, const ordo_leaf_link *links, size_t n_links)
 {
   small_job *j = ctx;
-  (void)specs, (void)links;
+  (void)links;
+  j->cut_numel = specs[0].numel;
+  memset(&j->cut, 0, sizeof j->cut);
+  if (specs[0].placement.n_chunks > 0)
+    j->cut = specs[0].placement.chunks[0];
   assert_int_equal(n_specs, j->model.n_leaves);
   assert_int_equal(n_links, j->model.n_leaves);
   j->replaced++;
@@ -303,20 +309,6 @@ static void what_is_sharded_is_not_sharded_again(void **state)
   assert_int_equal(j.live, 0);
 }
 
-static void estimates_follow_the_formula(void **state)
-{
-  small_job j;
-  ordo_estimate e = {.struct_size = sizeof e};
-  (void)state;
-  start(&j, 3, 0, STORIES, N_STORIES);
-  void *self = create(&j);
-  assert_int_equal(table()->estimate(self, &e), ORDO_OK);
-  assert_int_equal(e.calls_per_step, 3 + 2); /* one block: gathers of root, block, block again; two reductions */
-  assert_int_equal(e.payload_per_step, 131592 + 2 * 185712 + 131592 + 185712);
-  table()->destroy(self);
-  assert_int_equal(j.live, 0);
-}
-
 static float *slot_of(void *ctx, const ordo_leaf *leaf, uint32_t slot)
 {
   (void)leaf;
@@ -361,6 +353,57 @@ static void chunks_come_out_and_go_in(void **state)
   assert_int_equal(j.live, 0);
 }
 
+/* A slice of another axis is cut on dim 0 again, whichever dimension it was cut on: a rectangle of a rectangle, in places of the whole
+ * parameter, that comes out and goes in like any other. */
+static void rows_of_a_slice_are_rectangles(void **state)
+{
+  static const struct {
+    int64_t offset[2], extent[2];                              /* of the slice of a 12 x 4 parameter */
+    int64_t first[4], rows[4];                                 /* of the ranks */
+  } slices[] = {{{6, 0}, {6, 4}, {6, 8, 10, 0}, {2, 2, 2, 0}}, /* column-parallel: dim 0 twice */
+                {{0, 1}, {12, 2}, {0, 3, 6, 9}, {3, 3, 3, 3}}, /* row-parallel */
+                {{5, 0}, {3, 4}, {5, 6, 7, 0}, {1, 1, 1, 0}}};
+  const shape one = {1, 12, 4};
+  (void)state;
+  for (size_t s = 0; s < sizeof slices / sizeof slices[0]; s++)
+    for (int32_t r = 0; r < 4; r++) {
+      small_job j;
+      float data[24], packed[24] = {0};
+      ordo_optimizer optimizer = {.struct_size = sizeof optimizer, .name = "sgd"};
+      start(&j, 4, r, &one, 1);
+      j.optimizer = &optimizer;
+      memcpy(j.chunks[0].offset, slices[s].offset, sizeof slices[s].offset);
+      memcpy(j.chunks[0].extent, slices[s].extent, sizeof slices[s].extent);
+      memcpy(j.params[0].local_shape, slices[s].extent, sizeof slices[s].extent);
+      j.leaves[0].numel = slices[s].extent[0] * slices[s].extent[1];
+      void *self = create(&j);
+      assert_int_equal(table()->prepare_joint(self, &optimizer), ORDO_OK);
+      assert_int_equal(j.cut_numel, slices[s].rows[r] * slices[s].extent[1]);
+      assert_int_equal(j.cut.extent[0], slices[s].rows[r]);
+      assert_int_equal(j.cut.offset[0], slices[s].first[r]);
+      if (j.cut_numel > 0) {
+        assert_int_equal(j.cut.offset[1], slices[s].offset[1]);
+        assert_int_equal(j.cut.extent[1], slices[s].extent[1]);
+        for (int64_t i = 0; i < j.cut_numel; i++)
+          data[i] = (float)i;
+        j.chunks[0] = j.cut;
+        j.leaves[0].data = data;
+        ordo_chunk last = j.cut; /* the last row that this rank holds */
+        last.offset[0] += last.extent[0] - 1;
+        last.extent[0] = 1;
+        assert_int_equal(table()->state->export_chunk(self, &j.leaves[0], &last, -1, packed), ORDO_OK);
+        assert_true(packed[0] == (float)(j.cut_numel - j.cut.extent[1]));
+        packed[0] = -1.0f;
+        assert_int_equal(table()->state->import_chunk(self, &j.leaves[0], &last, -1, packed), ORDO_OK);
+        assert_true(data[j.cut_numel - j.cut.extent[1]] == -1.0f);
+        last.offset[1]--; /* a column of another slice, or none */
+        assert_int_equal(table()->state->export_chunk(self, &j.leaves[0], &last, -1, packed), ORDO_E_INVALID);
+      }
+      table()->destroy(self);
+      assert_int_equal(j.live, 0);
+    }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -369,8 +412,8 @@ int main(void)
       cmocka_unit_test(both_halves_or_neither),
       cmocka_unit_test(an_evaluation_has_no_optimizer),
       cmocka_unit_test(what_is_sharded_is_not_sharded_again),
-      cmocka_unit_test(estimates_follow_the_formula),
       cmocka_unit_test(chunks_come_out_and_go_in),
+      cmocka_unit_test(rows_of_a_slice_are_rectangles),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

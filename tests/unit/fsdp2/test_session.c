@@ -105,7 +105,17 @@ static void offer(void *ctx, uint32_t unit, int backward)
 {
   outputs *o = ctx;
   float values[2] = {1.0f + 1.0f / 512, 3.0f};
-  ordo_activation activation = {sizeof activation, ORDO_ACT_UNIT_OUTPUT, unit, backward, ORDO_F32, 2, 1, values};
+  ordo_activation activation = {.struct_size = sizeof activation,
+                                .point = ORDO_ACT_UNIT_OUTPUT,
+                                .unit = unit,
+                                .backward = backward,
+                                .dtype = ORDO_F32,
+                                .rows = 2,
+                                .columns = 1,
+                                .data = values,
+                                .out_rows = 2,
+                                .out_columns = 1,
+                                .out = values};
   if (rig_rank >= o->from_rank)
     return;
   rig_ok(ordo_session_activation(o->r->session, 0, &activation), "activation");

@@ -304,6 +304,18 @@ static void test_all_findings_together(void **state)
   ordo_resolution_free(r);
 }
 
+/* Two that offer one capability and exclude others that do: one finding, which either of them may bring. */
+static void test_mutual_conflict_is_found_once(void **state)
+{
+  g_autoptr(session) s = session_new();
+  (void)state;
+  session_add_set(s, "fsdp1+fsdp2", "none");
+  ordo_resolution *r = session_resolve(s);
+  assert_int_equal(r->findings->len, 1);
+  assert_true(resolution_has(r, "E-PLAN-CONFLICTS"));
+  ordo_resolution_free(r);
+}
+
 static void test_fixes(void **state)
 {
   static const struct {
@@ -501,6 +513,7 @@ int main(void)
       cmocka_unit_test(test_capability_lines),
       cmocka_unit_test(test_events_are_no_targets),
       cmocka_unit_test(test_all_findings_together),
+      cmocka_unit_test(test_mutual_conflict_is_found_once),
       cmocka_unit_test(test_fixes),
       cmocka_unit_test(test_fixes_that_do_not_work_are_not_offered),
       cmocka_unit_test(test_offers_are_named),

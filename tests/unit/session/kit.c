@@ -355,6 +355,22 @@ static ordo_status fake_activation(void *data, const ordo_activation *activation
   return hear(data, "activation");
 }
 
+static int32_t fake_wants_activation(void *data, uint32_t point, const ordo_param *param, int32_t backward)
+{
+  const fake_instance *self = data;
+  (void)point, (void)param;
+  return backward || !self->knobs->backward_only;
+}
+
+static void fake_residual(void *data, int32_t *parts, int32_t *index)
+{
+  const fake_instance *self = data;
+  if (!self->knobs->parts)
+    return;
+  *parts = self->knobs->parts;
+  *index = self->knobs->part;
+}
+
 static const ordo_strategy full_strategy = {.struct_size = sizeof full_strategy,
                                             .probe = fake_probe,
                                             .create = fake_create,
@@ -383,7 +399,9 @@ static const ordo_strategy full_strategy = {.struct_size = sizeof full_strategy,
                                             .step_end = fake_step_end,
                                             .eval_begin = fake_eval_begin,
                                             .eval_end = fake_eval_end,
-                                            .activation = fake_activation};
+                                            .activation = fake_activation,
+                                            .wants_activation = fake_wants_activation,
+                                            .residual = fake_residual};
 
 static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
 {

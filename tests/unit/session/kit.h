@@ -44,6 +44,8 @@ typedef struct fake {
   size_t table_size;     /* struct_size of the table, 0: the right one */
   gboolean no_reduce;    /* the table lacks reduce */
   guint32 without;       /* bit per ORDO_STEP_: the table lacks that member */
+  gboolean backward_only; /* wants activations of the backward pass only */
+  int32_t parts, part;    /* residual: parts 0 leaves the answer alone */
 } fake;
 
 enum { KIT_MAX_FAKES = 6 };

@@ -46,7 +46,7 @@ static ordo_context *new_context(void)
 static void counts_now_and_peak_per_tag_and_in_total(void **state)
 {
   ordo_context *context = new_context();
-  ordo_memory *memory = ordo_memory_new(context);
+  ordo_memory *memory = ordo_memory_new(context, NULL);
   void *weights = ordo_memory_alloc(memory, 1000, ORDO_MEM_WEIGHTS), *grads;
   int64_t now, peak;
   (void)state;
@@ -73,7 +73,7 @@ static void counts_now_and_peak_per_tag_and_in_total(void **state)
 static void foreign_and_double_frees_are_found(void **state)
 {
   ordo_context *context = new_context();
-  ordo_memory *memory = ordo_memory_new(context);
+  ordo_memory *memory = ordo_memory_new(context, NULL);
   void *block = ordo_memory_alloc(memory, 8, ORDO_MEM_OTHER);
   int local;
   (void)state;
@@ -89,7 +89,7 @@ static void foreign_and_double_frees_are_found(void **state)
 static void bad_requests_give_null(void **state)
 {
   ordo_context *context = new_context();
-  ordo_memory *memory = ordo_memory_new(context);
+  ordo_memory *memory = ordo_memory_new(context, NULL);
   int64_t now = -1, peak = -1;
   (void)state;
   assert_null(ordo_memory_alloc(memory, 0, ORDO_MEM_OTHER));
@@ -107,7 +107,7 @@ static void bad_requests_give_null(void **state)
 static void what_a_plugin_forgot_is_freed_at_the_end(void **state)
 {
   ordo_context *context = new_context();
-  ordo_memory *memory = ordo_memory_new(context);
+  ordo_memory *memory = ordo_memory_new(context, NULL);
   (void)state;
   assert_non_null(ordo_memory_alloc(memory, 8, ORDO_MEM_OTHER));
   assert_non_null(ordo_memory_alloc(memory, 16, ORDO_MEM_OTHER));
@@ -132,7 +132,7 @@ static void tier_free(void *ctx, void *pointer, size_t bytes)
 static void a_tag_may_come_from_somewhere_else(void **state)
 {
   ordo_context *context = new_context();
-  ordo_memory *memory = ordo_memory_new(context);
+  ordo_memory *memory = ordo_memory_new(context, NULL);
   int64_t held = 0, now;
   const ordo_allocator tier = {sizeof tier, &held, tier_alloc, tier_free};
   int owner, other;

@@ -72,6 +72,29 @@ static void without_sync_a_difference_is_an_error(void **state)
   kit_free(k);
 }
 
+/* Ranks of an axis whose strategy needs identical data: a difference on one rank is an error on all. Others compare nothing. */
+static void data_is_compared_where_it_must_be_the_same(void **state)
+{
+  int32_t ids[3] = {1, 2, 3};
+  kit *k = new_kit();
+  (void)state;
+  kit_add(k, "same",
+          "flags=self_sharded,needs_identical_data\nsteps=strategy.partition\nreplaces_leaves=strategy.partition\nmesh_axis=model\n", size);
+  kit_setup(k);
+  assert_int_equal(ordo_session_check_data(k->session, ids, sizeof ids), ORDO_OK);
+  ids[2] += rank == size - 1;
+  assert_int_equal(ordo_session_check_data(k->session, ids, sizeof ids), ORDO_E_MISMATCH);
+  assert_string_equal(kit_code(k), "E-DATA-DIFFERS");
+  kit_assert_mentions(k, "axis 'same'");
+  assert_int_equal(ordo_session_check_data(k->session, ids, sizeof ids), ORDO_E_STATE); /* there is nothing to go on with */
+  kit_free(k);
+  k = new_kit();
+  kit_add(k, "ddp", KIT_DDP, size);
+  kit_setup(k);
+  assert_int_equal(ordo_session_check_data(k->session, ids, sizeof ids), ORDO_OK);
+  kit_free(k);
+}
+
 static ordo_step_result train(kit *k, int steps)
 {
   ordo_step_result result = {.struct_size = sizeof result};
@@ -135,10 +158,15 @@ static void two_axes_count_each_element_once(void **state)
 static void one_ranks_overflow_or_veto_skips_all(void **state)
 {
   (void)state;
-  for (int veto = 0; veto < 2; veto++) {
+  for (int i = 0; i < (size == 4 ? 6 : 2); i++) { /* one axis; replicas of shards; a model axis that replicates */
+    const int veto = i % 2, both = i >= 2;
     kit *k = new_kit();
     ordo_step_result result;
-    fake *ddp = kit_add(k, "ddp", KIT_DDP, size), *amp = kit_add(k, "amp", KIT_AMP, 0);
+    fake *ddp = kit_add(k, "ddp", KIT_DDP, both ? 2 : size), *amp = kit_add(k, "amp", KIT_AMP, 0);
+    if (i / 2 == 1)
+      kit_add(k, "flat", KIT_FSDP2, 2)->flat = TRUE;
+    if (i / 2 == 2)
+      kit_add(k, "tp", "steps=strategy.partition\nmesh_axis=model\nflags=self_sharded\n", 2);
     amp->fp16 = TRUE;
     ddp->veto = veto == 1;
     amp->overflow = veto == 0;
@@ -315,6 +343,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sync_makes_replicas_equal),
+      cmocka_unit_test(data_is_compared_where_it_must_be_the_same),
       cmocka_unit_test(without_sync_a_difference_is_an_error),
       cmocka_unit_test(replicated_and_flat_shards_train_alike),
       cmocka_unit_test(two_axes_count_each_element_once),

@@ -394,13 +394,16 @@ static int on_ready(void *ctx, uint32_t param)
 {
   return note(ctx, "r", param);
 }
-static int on_activation(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
+static int on_activation(void *ctx, const struct llama_activation *a)
 {
   struct trace *trace = ctx;
-  assert_int_equal(rows, TOKENS);
-  assert_int_equal(columns, point == LLAMA_POINT_UNIT_OUTPUT && unit == 3 ? 37 : 24);
-  assert_non_null(data);
-  return note(trace, backward ? "A" : "a", point);
+  assert_int_equal(a->rows, TOKENS);
+  assert_int_equal(a->columns, a->point == LLAMA_POINT_UNIT_OUTPUT && a->unit == 3 ? 37 : 24);
+  assert_int_equal(a->out_rows, a->rows);
+  assert_int_equal(a->out_columns, a->columns);
+  if (a->out != a->data)
+    memcpy(a->out, a->data, TOKENS * 24 * sizeof *a->data);
+  return note(trace, a->backward ? "A" : "a", a->point);
 }
 
 static const struct llama_hooks all_hooks = {
@@ -430,9 +433,9 @@ static void test_hooks_run_in_order(void **state)
   llama_set_hooks(model->llama, &hooks);
   assert_int_equal(forward_and_backward(model, &batch), LLAMA_OK);
   assert_string_equal(trace.text, "f0 a3 a10 F0 f1 a1 a2 a1 a2 a10 F1 f2 a1 a2 a1 a2 a10 F2 f3 a4 a10 F3 "
-                                  "b3 A10 r20 A4 r19 B3 "
-                                  "b2 A10 A2 r16 r15 r14 A1 r18 A2 r13 r12 r11 r10 A1 r17 B2 "
-                                  "b1 A10 A2 r7 r6 r5 A1 r9 A2 r4 r3 r2 r1 A1 r8 B1 "
+                                  "b3 a4 A10 r20 A4 r19 B3 "
+                                  "b2 A10 A2 r16 a1 r15 r14 A1 r18 A2 r13 a1 r12 r11 r10 A1 r17 B2 "
+                                  "b1 A10 A2 r7 a1 r6 r5 A1 r9 A2 r4 a1 r3 r2 r1 A1 r8 B1 "
                                   "b0 A10 A3 r0 B0 ");
   test_model_free(model);
 }
@@ -442,14 +445,17 @@ struct outputs {
   int offered;                                /* outputs of the head */
 };
 
-static int clear_output(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
+static int clear_output(void *ctx, const struct llama_activation *a)
 {
   struct outputs *outputs = ctx;
-  if (point != LLAMA_POINT_UNIT_OUTPUT)
+  size_t bytes = (size_t)(a->rows * a->columns) * sizeof *a->data;
+  if (a->out != a->data)
+    memcpy(a->out, a->data, bytes);
+  if (a->point != LLAMA_POINT_UNIT_OUTPUT)
     return 0;
-  outputs->offered += unit == 3;
-  if ((backward ? outputs->cleared_backward : outputs->cleared_forward) >> unit & 1)
-    memset(data, 0, (size_t)(rows * columns) * sizeof *data);
+  outputs->offered += a->unit == 3;
+  if ((a->backward ? outputs->cleared_backward : outputs->cleared_forward) >> a->unit & 1)
+    memset(a->data, 0, bytes);
   return 0;
 }
 

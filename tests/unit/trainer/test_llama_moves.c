@@ -124,13 +124,14 @@ static int overwrite(void *ctx, uint32_t param)
   return 0;
 }
 
-static int activation(void *ctx, uint32_t point, uint32_t unit, int backward, int64_t rows, int64_t columns, float *data)
+static int activation(void *ctx, const struct llama_activation *a)
 {
   struct mover *m = ctx;
-  const int logits = point == LLAMA_POINT_UNIT_OUTPUT && unit == llama_n_units(m->model->llama) - 1; /* in pieces */
-  (void)data;
-  assert_true(logits ? columns == config.vocab : rows == TOKENS && columns == config.hidden);
-  m->row_outputs += point == LLAMA_POINT_ROW_OUTPUT && !backward;
+  const int logits = a->point == LLAMA_POINT_UNIT_OUTPUT && a->unit == llama_n_units(m->model->llama) - 1; /* in pieces */
+  assert_true(logits ? a->columns == config.vocab : a->rows == TOKENS && a->columns == config.hidden);
+  if (a->out != a->data)
+    memcpy(a->out, a->data, (size_t)(a->rows * a->columns) * sizeof *a->data);
+  m->row_outputs += a->point == LLAMA_POINT_ROW_OUTPUT && !a->backward;
   return 0;
 }
 
