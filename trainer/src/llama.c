@@ -42,6 +42,7 @@ void llama_destroy(struct llama *model)
     return;
   llama_room_release(model);
   llama_work_release(model);
+  llama_adapters_destroy(model);
   bf16_gemm_destroy(model->gemm);
   llama_locals_destroy(model);
   llama_table_destroy(model);
@@ -85,6 +86,10 @@ void llama_bind(struct llama *model, uint32_t param, float *data, float *grad)
 
 void llama_bind_as(struct llama *model, uint32_t param, ordo_dtype dtype, void *data, ordo_dtype grad_dtype, void *grad)
 {
+  if (param >= model->n_params) { /* an adapter's */
+    (void)llama_adapter_bind(model, param, dtype == ORDO_F32 ? data : NULL, grad_dtype == ORDO_F32 ? grad : NULL);
+    return;
+  }
   model->dtype[param] = dtype;
   model->data[param] = data;
   model->grad_dtype[param] = grad_dtype;
