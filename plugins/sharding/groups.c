@@ -380,6 +380,7 @@ ordo_status sharding_create(const ordo_job *job, const sharding_options *options
   s->callbacks = *callbacks;
   s->n_units = job->model->n_units;
   s->divide_factor = 1.0;
+  s->wire = ORDO_CAN(job, ordo_job, wire) ? job->wire(job->ctx, &s->wire_self) : NULL;
   if (s->options.limit < 1)
     s->options.limit = 2;
   ordo_status status = fill(s, specs, n_specs);
@@ -483,6 +484,7 @@ void sharding_destroy(sharding *s)
     sharding_comm_free(s, s->sum_comm, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
   free_shards(s);
   job->free(job->ctx, s->low_recv);
+  job->free(job->ctx, s->wire_block);
   job->free(job->ctx, s->spare_shard);
   job->free(job->ctx, s->staging_gather);
   job->free(job->ctx, s->staging_reduce);

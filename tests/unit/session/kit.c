@@ -75,6 +75,17 @@ static ordo_status convert(void *ctx, const ordo_model *model, const ordo_param 
   return k->refuses_convert ? ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "not this type", "toy", "", "") : ORDO_OK;
 }
 
+static ordo_status adapt(void *ctx, const ordo_model *model, const ordo_param *base, const ordo_param *a, const ordo_param *b, double scale)
+{
+  kit *k = ctx;
+  (void)model;
+  assert_int_equal(a->unit, base->unit);
+  assert_int_equal(a->shape[0], b->shape[1]);
+  assert_true(scale > 0);
+  k->adapters++;
+  return k->refuses_convert ? ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "no adapter", "toy", "", "") : ORDO_OK;
+}
+
 typedef struct sgd {
   kit *k;
   ordo_group group;
@@ -197,7 +208,8 @@ kit *kit_new(void)
                                 .optimizer_create = optimizer_create,
                                 .scheduler_step = scheduler_step,
                                 .phase = on_phase,
-                                .convert = convert};
+                                .convert = convert,
+                                .adapt = adapt};
   k->options.struct_size = sizeof k->options;
   kit_fakes_of(k);
   return k;
@@ -352,6 +364,8 @@ ordo_status kit_micro(kit *k, float grad)
   for (uint32_t u = model->n_units; u-- > 0 && status == ORDO_OK;) {
     status = ordo_session_pre_backward(k->session, 0, u);
     for (uint32_t p = 0; p < model->units[u]->n_params && status == ORDO_OK; p++) {
+      if (!(model->units[u]->params[p]->flags & ORDO_PARAM_REQUIRES_GRAD))
+        continue;
       write_grad(k, model->units[u]->params[p], grad * (float)ordo_session_loss_factor(k->session));
       status = ordo_session_grad_ready(k->session, 0, model->units[u]->params[p]->index);
     }

@@ -327,12 +327,18 @@ static ordo_status plain(void *data, const char *member)
   }
 PLAIN(validate)
 PLAIN(setup_environment)
-PLAIN(inject)
 PLAIN(partition)
 PLAIN(after_setup)
 PLAIN(eval_begin)
 PLAIN(eval_end)
 PLAIN(masters_to_model)
+
+static ordo_status fake_inject(void *data)
+{
+  const fake_instance *self = data;
+  ordo_status status = hear(self, "inject");
+  return status == ORDO_OK && self->knobs->injects ? self->knobs->injects(self->knobs->injects_ctx, self->job) : status;
+}
 
 static ordo_status fake_prepare_optimizer(void *data, ordo_optimizer *optimizer)
 {
@@ -470,6 +476,7 @@ static const ordo_precision full_precision = {.struct_size = sizeof full_precisi
                                               .create = fake_create,
                                               .validate = fake_validate,
                                               .destroy = fake_destroy,
+                                              .inject = fake_inject,
                                               .convert_model = fake_convert_model,
                                               .wrap_optimizer = fake_wrap_optimizer,
                                               .undo = fake_undo,
