@@ -1,16 +1,6 @@
 /* pieces.c - see pieces.h. */
 #include "pieces.h"
 
-int64_t ordo_piece_numel(const ordo_chunk *chunk)
-{
-  int64_t numel = 1;
-  if (chunk->kind == ORDO_CHUNK_FLAT)
-    return chunk->end - chunk->begin;
-  for (uint32_t d = 0; d < chunk->param->ndim; d++)
-    numel *= chunk->extent[d];
-  return numel;
-}
-
 /* Elements of a rectangle that are consecutive in the parameter: the innermost rows, and all inner dimensions that are whole. */
 static int64_t run_length(const ordo_chunk *chunk)
 {
@@ -25,7 +15,7 @@ static int64_t run_length(const ordo_chunk *chunk)
 
 int ordo_piece_run_at(const ordo_chunk *chunk, int64_t index, ordo_piece_run *run)
 {
-  int64_t numel = ordo_piece_numel(chunk);
+  int64_t numel = ordo_chunk_numel(chunk);
   int64_t length = chunk->kind == ORDO_CHUNK_FLAT ? numel : run_length(chunk);
   int64_t inside = index * length;
   if (length <= 0 || inside >= numel)

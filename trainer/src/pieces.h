@@ -15,8 +15,6 @@ typedef struct ordo_piece_run {
   int64_t count;
 } ordo_piece_run;
 
-/* Elements of the chunk. */
-int64_t ordo_piece_numel(const ordo_chunk *chunk);
 /* Run number `index` of the chunk; 0 past the last. */
 int ordo_piece_run_at(const ordo_chunk *chunk, int64_t index, ordo_piece_run *run);
 /* Where element `param_index` of the parameter lies in the leaf, and how many follow it there without a gap; -1 if the chunk lacks it. */

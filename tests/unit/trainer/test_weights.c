@@ -109,7 +109,7 @@ static void pieces_are_runs(void **state)
   for (size_t c = 0; c < G_N_ELEMENTS(chunks); c++) {
     int64_t seen[60] = {0}, visited = 0, count = 0;
     ordo_piece_run run;
-    assert_int_equal(ordo_piece_numel(&chunks[c]), numels[c]);
+    assert_int_equal(ordo_chunk_numel(&chunks[c]), numels[c]);
     for (int64_t r = 0; ordo_piece_run_at(&chunks[c], r, &run); r++)
       for (int64_t i = 0; i < run.count; i++, visited++) {
         assert_int_equal(seen[run.param_first + i]++, 0);
