@@ -382,8 +382,9 @@ static void drain(const ordo_window *w, ordo_request *request, const window_requ
   char *to = (char *)c->recv + (c->kind == ORDO_ALL_REDUCE || c->kind == ORDO_BROADCAST ? (size_t)state->offset * element : 0);
   for (int i = 0; i < w->link.size; i++) {
     size_t start = (size_t)slice_start(state->chunk, i, w->link.size), end = (size_t)slice_start(state->chunk, i + 1, w->link.size);
-    inputs[i] = w->pages[i]->in[w->half] + bytes * (size_t)w->link.rank;
-    if (c->kind == ORDO_ALL_REDUCE)
+    if (c->kind == ORDO_REDUCE_SCATTER)
+      inputs[i] = w->pages[i]->in[w->half] + bytes * (size_t)w->link.rank;
+    else if (c->kind == ORDO_ALL_REDUCE)
       copy(to + start * element, w->pages[i]->out[w->half], (end - start) * element);
     else if (c->kind == ORDO_ALL_GATHER)
       unpack(request, i, state->offset, state->chunk, w->pages[i]->in[w->half]);
