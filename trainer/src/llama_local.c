@@ -100,6 +100,9 @@ static int check_block(struct llama *model, const struct llama_local *locals, ui
       (q->offset[0] + q->shape[0] - 1) / per_group != (k->offset[0] + k->shape[0] - 1) / c->head_dim ||
       (sizes->kv_heads > 1 && sizes->heads * c->head_dim != sizes->kv_heads * per_group))
     return mismatch(model, unit, BLOCK_Q, BLOCK_K, "query heads without their key heads");
+  /* A key head whose query heads are spread over copies of it: each copy has a summand of the gradient. */
+  if (q->shape[0] < sizes->kv_heads * per_group && !(k->backward & v->backward & 1u << LLAMA_POINT_WEIGHT_GRAD))
+    return mismatch(model, unit, BLOCK_K, BLOCK_V, "nobody adds up the gradients of a key head's copies");
   int status = check_pair(model, locals, unit, BLOCK_Q, BLOCK_O);
   return status != LLAMA_OK ? status : check_pair(model, locals, unit, BLOCK_GATE, BLOCK_DOWN);
 }

@@ -148,6 +148,11 @@ static void spoil(struct llama_local *locals, int what)
   case 11:
     locals[HEAD].backward |= BIT(WEIGHT_GRAD);
     break;
+  case 12: /* one query head of two with a copy of their key head */
+    cut(&locals[Q], 0, 24, 32);
+    cut(&locals[O], 1, 24, 32);
+    locals[K].backward = BIT(WEIGHT_GRAD);
+    break;
   default:
     fail();
   }
@@ -169,6 +174,7 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
       "nobody completes the loss over the vocabulary",
       "nobody completes the loss over the vocabulary",
       "gradients of the embedding and the head are not offered",
+      "nobody adds up the gradients of a key head's copies",
   };
   (void)state;
   for (int i = 0; i < (int)(sizeof says / sizeof says[0]); i++) {
