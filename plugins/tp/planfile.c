@@ -86,8 +86,8 @@ static int next_line(FILE *file, char *line, const char **wrong)
   if (c == EOF)
     return 0;
   for (; c != EOF && c != '\n' && *wrong == NULL; c = getc(file)) {
-    if (c == '\0')
-      *wrong = "has a zero byte, so this is no text";
+    if (c < ' ' && c != '\t' && c != '\r') /* and an error that shows the line would send it to a terminal */
+      *wrong = c == '\0' ? "has a zero byte, so this is no text" : "has a control character, so this is no text";
     else if (length == LINE_LONGEST)
       *wrong = "is longer than " LINE_LONGEST_TEXT " characters";
     else

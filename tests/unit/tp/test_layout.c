@@ -284,6 +284,10 @@ static void a_plan_of_bytes_is_refused(void **state)
   assert_int_equal(layout(&j), ORDO_E_INVALID);
   assert_says(&j, "line 1 has a zero byte");
   start(&j, &stories, 2, 0);
+  plan_file(&j, "layers.0.q.weight\033[2J\n");
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "line 1 has a control character, so this is no text");
+  start(&j, &stories, 2, 0);
   snprintf(j.path, sizeof j.path, "/dev/zero");
   assert_int_equal(tp_layout(&j.self), ORDO_E_INVALID);
   assert_says(&j, "/dev/zero, line 1 has a zero byte");
