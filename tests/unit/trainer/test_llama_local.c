@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "llama_model.h"
 #include "loss.h"
 #include "test_model.h"
 
@@ -198,6 +199,30 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
   llama_destroy(llama);
 }
 
+/* Every token is in one part, no part holds less than none, and all parts together have room for a whole number of rows each. */
+static void test_rows_of_parts(void **state)
+{
+  (void)state;
+  for (int64_t tokens = 1; tokens <= 11; tokens++)
+    for (int64_t parts = 1; parts <= 8; parts++) {
+      struct llama_layout layout = {.parts = parts};
+      struct llama_pass pass = {.batch = 1, .seq = tokens};
+      int64_t held = 0;
+      for (layout.index = 0; layout.index < parts; layout.index++) {
+        llama_set_rows(&layout, &pass, 1);
+        assert_int_equal(pass.part, (tokens + parts - 1) / parts);
+        assert_int_equal(pass.padded, pass.part * parts);
+        assert_int_equal(pass.part_first, pass.part * layout.index);
+        assert_in_range(pass.held, 0, pass.part);
+        assert_true(pass.held == 0 || held == pass.part_first);
+        held += pass.held;
+        llama_set_rows(&layout, &pass, 0);
+        assert_true(pass.part == tokens && pass.padded == tokens && pass.held == tokens && pass.part_first == 0);
+      }
+      assert_int_equal(held, tokens);
+    }
+}
+
 /* ---- the loss ---- */
 
 enum { ROWS = 9, WORDS = 37, MOST_PARTS = 4 };
@@ -285,9 +310,8 @@ static void test_loss_again(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_part_is_smaller),
-      cmocka_unit_test(test_parts_that_do_not_fit_are_refused),
-      cmocka_unit_test(test_loss_over_parts),
+      cmocka_unit_test(test_a_part_is_smaller), cmocka_unit_test(test_parts_that_do_not_fit_are_refused),
+      cmocka_unit_test(test_rows_of_parts),     cmocka_unit_test(test_loss_over_parts),
       cmocka_unit_test(test_loss_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
