@@ -96,6 +96,9 @@ static void test_a_part_is_smaller(void **state)
   assert_int_equal(llama_reserve(llama, 2, 16, LLAMA_KEEP_ALL, 0), LLAMA_OK);
   for (uint32_t p = 1; p < N_PARAMS; p++)
     locals[p].backward |= p != HEAD ? BIT(WEIGHT_GRAD) : 0u;
+  /* A contribution that others complete has a place of its own, as large as the largest of them: 16 x 24 of q or o. */
+  assert_int_equal(llama_localize(llama, locals, 1, 0), LLAMA_OK);
+  assert_int_equal(llama_local_activation_bytes(llama, 2, 16, LLAMA_KEEP_ALL, 0) - part, 16 * 24 * 4);
   for (int64_t index = 0; index < 3; index++) { /* every point is heard, so rows may be split */
     locals[0].backward = BIT(EMBED_OUTPUT);
     locals[HEAD].forward |= BIT(HEAD_INPUT);
@@ -154,6 +157,10 @@ static void spoil(struct llama_local *locals, int what)
     cut(&locals[O], 1, 24, 32);
     locals[K].backward = BIT(WEIGHT_GRAD);
     break;
+  case 13: /* query heads 1 and 2 with key head 1: head 1 belongs to key head 0 */
+    cut(&locals[Q], 0, 8, 24);
+    cut(&locals[O], 1, 8, 24);
+    break;
   default:
     fail();
   }
@@ -176,6 +183,7 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
       "nobody completes the loss over the vocabulary",
       "gradients of the embedding and the head are not offered",
       "nobody adds up the gradients of a key head's copies",
+      "query heads without their key heads",
   };
   (void)state;
   for (int i = 0; i < (int)(sizeof says / sizeof says[0]); i++) {
