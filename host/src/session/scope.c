@@ -8,6 +8,28 @@ static ordo_status idle(ordo_session *session, const char *call)
   return ordo_session_refuse(session, call, "between training steps and inside an evaluation, when no unit is open");
 }
 
+const ordo_model_state *ordo_session_whole_model(const ordo_session *session)
+{
+  for (guint i = 0; i < session->models->len; i++) {
+    const ordo_model_state *model = g_ptr_array_index(session->models, i);
+    if (model->whole)
+      return model;
+  }
+  return NULL;
+}
+
+/* One scope at a time and model, opened before it is closed: found here, where nothing has been asked of anybody and the session goes on.
+ */
+static ordo_status check_pair(ordo_session *session, const ordo_model_state *model, gboolean gather)
+{
+  if (model->whole != gather)
+    return ORDO_OK;
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER",
+                          gather ? "ordo_session_gather_full" : "ordo_session_release_full", model->view.name,
+                          gather ? "close it with ordo_session_release_full first" : "open it with ordo_session_gather_full",
+                          gather ? "a scope of full parameters is open already" : "no scope of full parameters is open");
+}
+
 static ordo_status no_model(ordo_session *session, const char *call)
 {
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-ARGUMENT", call, "it is an index into ordo_session_model()",
@@ -17,6 +39,10 @@ static ordo_status no_model(ordo_session *session, const char *call)
 /* Outermost first when opening, the reverse when closing, as with every pair of events. */
 static ordo_status for_full(ordo_session *session, uint32_t index, gboolean gather, uint32_t flags)
 {
+  ordo_model_state *model = g_ptr_array_index(session->models, index);
+  ordo_status checked = check_pair(session, model, gather);
+  if (checked != ORDO_OK)
+    return checked;
   for (guint i = 0; i < session->order->len; i++) {
     const ordo_instance *instance = g_ptr_array_index(session->order, gather ? session->order->len - 1 - i : i);
     const ordo_strategy *table = instance->plugin->strategy;
@@ -31,6 +57,7 @@ static ordo_status for_full(ordo_session *session, uint32_t index, gboolean gath
     if (status != ORDO_OK)
       return ordo_session_fail(session, ordo_session_plugin_status(session, instance->plugin, status, 0));
   }
+  model->whole = gather;
   return ORDO_OK;
 }
 

@@ -142,6 +142,16 @@ static ordo_status check_weight(ordo_session *session, double weight, double sum
                           "the weight of a step must be finite, at least 0, and above 0 over all ranks");
 }
 
+/* The step would train what the scope holds a copy of, and closing it would write the old weights back. */
+static ordo_status check_scope(ordo_session *session)
+{
+  const ordo_model_state *model = ordo_session_whole_model(session);
+  if (!model)
+    return ORDO_OK;
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", NAME("step_begin"), model->view.name,
+                          "close it with ordo_session_release_full first", "a training step was begun in a scope of full parameters");
+}
+
 ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batches, double weight)
 {
   /* A negative share is summed as NaN, so that every rank learns of it and none is left waiting in a collective. */
@@ -149,6 +159,8 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   ordo_status status;
   session->step_thread = session->state == ORDO_SESSION_READY ? ordo_session_this_thread() : session->step_thread;
   ENTER(session, ORDO_IN(READY), "step_begin", "between training steps, after the set-up");
+  if ((status = check_scope(session)) != ORDO_OK)
+    return ordo_session_leave(session, status);
   if (n_micro_batches < 1)
     return ordo_session_leave(session, bad_argument(session, NAME("step_begin"), "a step has at least one micro-batch"));
   if (session->eval_only)
@@ -199,6 +211,12 @@ double ordo_session_step_weight(const ordo_session *session)
   return session->weight;
 }
 
+/* A unit whose packed params cannot be unpacked or bound is half open: nothing to go on with. */
+static ordo_status packed(ordo_session *session, ordo_status status)
+{
+  return status == ORDO_OK ? ORDO_OK : ordo_session_fail(session, status);
+}
+
 static void begin_units(ordo_session *session)
 {
   session->micro_serial++;
@@ -243,6 +261,8 @@ ordo_status ordo_session_pre_forward(ordo_session *session, uint32_t index, uint
     return ordo_session_leave(session,
                               ordo_session_refuse(session, NAME("pre_forward"), "for units in ascending order, each once per micro-batch"));
   status = run_unit_calls(session, model->calls.pre_forward, &record->unit, "pre_forward");
+  if (G_UNLIKELY(status == ORDO_OK && record->is_packed))
+    status = packed(session, ordo_opaque_open(model, record));
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
   record->forward_in = session->micro_serial;
@@ -265,7 +285,9 @@ ordo_status ordo_session_post_forward(ordo_session *session, uint32_t index, uin
   FIND_UNIT(session, index, unit, "post_forward");
   if (G_UNLIKELY(!is_open(session, index, unit)))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("post_forward"), "for the unit whose forward is open"));
-  status = run_unit_calls(session, model->calls.post_forward, &record->unit, "post_forward");
+  status = G_UNLIKELY(record->is_packed) ? packed(session, ordo_opaque_close(model, record)) : ORDO_OK;
+  if (G_LIKELY(status == ORDO_OK))
+    status = run_unit_calls(session, model->calls.post_forward, &record->unit, "post_forward");
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
   session->state = session->state == ORDO_SESSION_FORWARD ? ORDO_SESSION_MICRO : ORDO_SESSION_EVAL;
@@ -281,6 +303,8 @@ ordo_status ordo_session_pre_backward(ordo_session *session, uint32_t index, uin
     return ordo_session_leave(
         session, ordo_session_refuse(session, NAME("pre_backward"), "for units that ran forward in this micro-batch, in descending order"));
   status = run_unit_calls(session, model->calls.pre_backward, &record->unit, "pre_backward");
+  if (G_UNLIKELY(status == ORDO_OK && record->is_packed))
+    status = packed(session, ordo_opaque_open(model, record));
   if (G_LIKELY(status == ORDO_OK))
     status = progress(session, model);
   if (G_UNLIKELY(status != ORDO_OK))
@@ -344,7 +368,9 @@ ordo_status ordo_session_post_backward(ordo_session *session, uint32_t index, ui
   FIND_UNIT(session, index, unit, "post_backward");
   if (G_UNLIKELY(!is_open(session, index, unit)))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("post_backward"), "for the unit whose backward is open"));
-  status = run_unit_calls(session, model->calls.post_backward, &record->unit, "post_backward");
+  status = G_UNLIKELY(record->is_packed) ? packed(session, ordo_opaque_close(model, record)) : ORDO_OK;
+  if (G_LIKELY(status == ORDO_OK))
+    status = run_unit_calls(session, model->calls.post_backward, &record->unit, "post_backward");
   if (G_LIKELY(status == ORDO_OK))
     status = progress(session, model);
   if (G_UNLIKELY(status != ORDO_OK))

@@ -57,6 +57,27 @@ static void gathering_reaches_the_strategies_and_keeps_the_order(void **state)
   kit_free(k);
 }
 
+/* A step inside a scope would train weights that the end of the scope overwrites with older ones. Slips of this kind harm nothing. */
+static void scopes_are_pairs_and_hold_no_training_step(void **state)
+{
+  ordo_strategy table;
+  kit *k = ready(&table, TRUE);
+  (void)state;
+  assert_int_equal(ordo_session_release_full(k->session, 0), ORDO_E_STATE);
+  kit_assert_mentions(k, "no scope of full parameters is open");
+  assert_int_equal(ordo_session_gather_full(k->session, 0, ORDO_GATHER_RANK0_ONLY), ORDO_OK);
+  assert_int_equal(ordo_session_gather_full(k->session, 0, ORDO_GATHER_RANK0_ONLY), ORDO_E_STATE);
+  kit_assert_mentions(k, "open already");
+  assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_E_STATE);
+  kit_assert_mentions(k, "in a scope of full parameters");
+  assert_int_equal(ordo_session_eval_begin(k->session), ORDO_OK);
+  assert_int_equal(ordo_session_eval_end(k->session), ORDO_OK);
+  assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_E_STATE);
+  assert_int_equal(ordo_session_release_full(k->session, 0), ORDO_OK);
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_OK);
+  kit_free(k);
+}
+
 static void a_schedule_is_taken_over_or_left_to_the_embedder(void **state)
 {
   ordo_strategy table;
@@ -127,6 +148,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gathering_reaches_the_strategies_and_keeps_the_order),
+      cmocka_unit_test(scopes_are_pairs_and_hold_no_training_step),
       cmocka_unit_test(a_schedule_is_taken_over_or_left_to_the_embedder),
       cmocka_unit_test(a_unit_may_be_overridden),
       cmocka_unit_test(op_dtype_asks_the_precision_plugin),
