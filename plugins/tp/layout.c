@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LARGEST_SIZE = 1024, LIST_SIZE = 200 };
+enum { LARGEST_SIZE = 1024, LIST_SIZE = 200, MOST_COPIES = UINT8_MAX - ORDO_SHARD + 1 /* that a placement can say */ };
 
 static int64_t block_of(const ordo_param *param)
 {
@@ -29,6 +29,8 @@ static int cut(int64_t extent, int64_t block, int32_t size, int32_t rank, int co
     return 0;
   if (copies_allowed && block > 1 && blocks < size && size % blocks == 0)
     copies = (int32_t)(size / blocks);
+  if (copies > MOST_COPIES)
+    return 0;
   size /= copies;
   rank /= copies;
   whole = blocks / size;
@@ -99,14 +101,14 @@ static ordo_status refuse_size(const tp *self, const ordo_param *param)
 
 /* ---- pairs ---- */
 
-/* Column-parallel matrices up to the next row-parallel one of a unit belong together: all are split, or none. */
+/* Column-parallel matrices up to the next row-parallel one of a unit, and their biases, belong together: all are split, or none. */
 static ordo_status check_pair(const tp *self, const ordo_unit *unit, uint32_t first, uint32_t last)
 {
   const ordo_param *one = NULL;
   for (uint32_t i = first; i <= last; i++) {
     const ordo_param *param = unit->params[i];
-    if (param->ndim < 2 || (param->tp_hint != ORDO_TP_COLUMN && param->tp_hint != ORDO_TP_ROW))
-      continue;
+    if (param->tp_hint != ORDO_TP_COLUMN && (param->ndim < 2 || param->tp_hint != ORDO_TP_ROW))
+      continue; /* the bias of a row-parallel one is added after the sum, outside of the pair */
     if (one != NULL && (self->kinds[one->index] == ORDO_TP_REPLICATE) != (self->kinds[param->index] == ORDO_TP_REPLICATE))
       return sharding_fail(self->job, ORDO_E_INVALID, "split all matrices between a column input and a row output, or none",
                            "the plan makes '%s' %s and '%s' %s: the output of the one is the input of the other", one->name,
