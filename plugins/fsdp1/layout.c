@@ -170,6 +170,27 @@ static void add_items(fsdp1 *self, uint32_t index)
   }
 }
 
+/* The largest of the slices that an item is one of holds at least an even share of the dimension that was cut, rounded up. No other rank
+ * answers in a dry run; there this is all that is known of them, and it is exact for slices that differ by one row, as those of tp do. */
+static int64_t even_share(const fsdp1 *self, const fsdp1_item *item)
+{
+  const ordo_mesh *mesh = self->job->mesh;
+  const ordo_chunk *chunk = &item->whole;
+  int64_t parts = 1, share = 1;
+  uint32_t cut = 0;
+  for (uint32_t a = 0; a < mesh->n_axes; a++) {
+    const uint8_t data = item->old_leaf->placement->data[a];
+    if (data != ORDO_REPLICATE)
+      parts *= mesh->axes[a]->size / ordo_placement_copies(data, mesh->axes[a]->size);
+  }
+  for (uint32_t d = 0; chunk->kind == ORDO_CHUNK_RECT && d < chunk->ndim; d++) {
+    const int64_t whole = item->param->shape[d];
+    cut += chunk->extent[d] != whole;
+    share *= chunk->extent[d] != whole ? (whole + parts - 1) / parts : whole;
+  }
+  return cut == 1 && share > item->numel ? share : item->numel;
+}
+
 /* Slices of another axis may be uneven. A flat parameter gives each item the room of its largest slice, so that it is cut at the same
  * places on all ranks of that axis: what the axis replicates must lie on the same rank of this one everywhere, or it is no replica. */
 static ordo_status widen(const fsdp1 *self, const fsdp1_flat_param *flat, int64_t *sizes)
@@ -197,7 +218,7 @@ static ordo_status lay_out(fsdp1 *self, uint32_t index)
   if (sizes == NULL)
     return ORDO_E_NOMEM;
   for (uint32_t i = 0; i < flat->n_items; i++) {
-    sizes[i] = self->items[flat->first_item + i].numel;
+    sizes[i] = even_share(self, &self->items[flat->first_item + i]);
     flat->trainable |= self->items[flat->first_item + i].trainable;
   }
   ordo_status status = widen(self, flat, sizes);

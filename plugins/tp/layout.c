@@ -76,19 +76,22 @@ static const ordo_param *first_obstacle(const tp *self, int32_t size)
 static void list_sizes(const tp *self, char *text, size_t space)
 {
   size_t used = 0;
+  int32_t size = 1;
   text[0] = '\0';
-  for (int32_t size = 1; size <= LARGEST_SIZE && used + 8 < space; size++)
+  for (; size <= LARGEST_SIZE && used + 14 < space; size++)
     if (first_obstacle(self, size) == NULL)
       used += (size_t)snprintf(text + used, space - used, "%s%d", used > 0 ? ", " : "", size);
+  if (size <= LARGEST_SIZE)
+    snprintf(text + used, space - used, ", ...");
 }
 
 static ordo_status refuse_size(const tp *self, const ordo_param *param)
 {
-  char sizes[LIST_SIZE], hint[LIST_SIZE + 80], blocks[80] = "";
+  char sizes[LIST_SIZE], hint[LIST_SIZE + 120], blocks[80] = "";
   uint32_t dim = self->kinds[param->index] == ORDO_TP_ROW ? 1 : 0;
   int64_t block = self->kinds[param->index] == ORDO_TP_VOCAB ? 1 : block_of(param);
   list_sizes(self, sizes, sizeof sizes);
-  snprintf(hint, sizeof hint, "sizes that work for this model: %s; or replicate the parameter with tp:plan=FILE", sizes);
+  snprintf(hint, sizeof hint, "sizes that work for this model: %s; or replicate it, with the matrices of its pair, by tp:plan=FILE", sizes);
   if (block > 1)
     snprintf(blocks, sizeof blocks, " in %lld heads of %lld", (long long)(param->shape[dim] / block), (long long)block);
   return sharding_fail(self->job, ORDO_E_INVALID, hint, "'%s' cannot be split over %d ranks: its %lld %s%s do not divide", param->name,
@@ -111,7 +114,7 @@ static ordo_status check_pair(const tp *self, const ordo_unit *unit, uint32_t fi
       continue; /* the bias of a row-parallel one is added after the sum, outside of the pair */
     if (one != NULL && (self->kinds[one->index] == ORDO_TP_REPLICATE) != (self->kinds[param->index] == ORDO_TP_REPLICATE))
       return sharding_fail(self->job, ORDO_E_INVALID, "split all matrices between a column input and a row output, or none",
-                           "the plan makes '%s' %s and '%s' %s: the output of the one is the input of the other", one->name,
+                           "the plan makes '%s' %s and '%s' %s: they compute one sum together", one->name,
                            tp_kind_name(self->kinds[one->index]), param->name, tp_kind_name(self->kinds[param->index]));
     one = one != NULL ? one : param;
     self->splits[param->index].in_pair = 1;

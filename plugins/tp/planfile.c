@@ -54,8 +54,8 @@ static ordo_status apply(const tp *self, const char *path, int number, const cha
   }
   return hits > 0 ? ORDO_OK
                   : sharding_fail(self->job, ORDO_E_INVALID,
-                                  "patterns use * and ? as a shell does; `ordo plan --steps` shows no names, "
-                                  "a checkpoint's index does",
+                                  "patterns use * and ? as a shell does; `ordo plan --estimate` shows the names, "
+                                  "with * for numbers of layers",
                                   "%s, line %d: '%s' matches no parameter of model '%s'", path, number, pattern, model->name);
 }
 

@@ -221,6 +221,12 @@ static void a_plan_file_overrides_the_hints(void **state)
   assert_int_equal(layout(&j), ORDO_OK);
   assert_int_equal(j.splits[FIRST + O].kind, ORDO_TP_REPLICATE);
   assert_int_equal(j.splits[FIRST + DOWN].end, 172);
+  /* More sizes work than a message has room for. */
+  start(&j, &stories, 173, 2);
+  plan_file(&j, "layers.0.[qkvo].weight = replicate\n");
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "sizes that work for this model: 1, 2, 3, 4,");
+  assert_says(&j, ", ...; or replicate it, with the matrices of its pair, by tp:plan=FILE");
 }
 
 static void a_wrong_plan_file_is_refused_with_its_line(void **state)
