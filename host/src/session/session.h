@@ -114,6 +114,8 @@ struct ordo_model_state {
   gboolean change_seen; /* check 8 has been answered */
   guint next_unit;      /* lowest unit that may run forward next */
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
+  gboolean full_open;   /* inside a scope of gather_full */
+  guint32 full_flags;   /* with which it was opened */
   ordo_model_calls calls;
   ordo_model_builder builder;
 };
@@ -360,6 +362,10 @@ void ordo_account_part_stats(const ordo_account *account, uint32_t axis, void (*
 /* Gives the parts back to the provider. Null is fine. */
 void ordo_account_release_parts(ordo_account *account, const ordo_comm_provider *provider);
 void ordo_account_free(ordo_account *account);
+
+/* scope.c */
+/* Refuses what must not happen while a scope of full parameters is open: on any model (null), or on that one. */
+ordo_status ordo_scope_check(ordo_session *session, const ordo_model_state *model, const char *call, const char *why);
 
 /* activation.c */
 /* The instance, which has `activation`, wants to see that place. */

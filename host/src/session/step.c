@@ -156,6 +156,9 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
                               ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", NAME("step_begin"),
                                                "the plan was made with ORDO_PLAN_EVAL, so there is no optimizer",
                                                "plan without it to train", "a training step was begun in an evaluation-only session"));
+  status = ordo_scope_check(session, NULL, NAME("step_begin"), "the model is bound to copies there, which no update would reach");
+  if (status != ORDO_OK)
+    return ordo_session_leave(session, status);
   add_comm_seconds(session, &session->busy_before, &session->wait_before);
   session->where = "step_begin";
   status = ordo_session_sum(session, &sum, 1);
@@ -242,6 +245,11 @@ ordo_status ordo_session_pre_forward(ordo_session *session, uint32_t index, uint
   if (G_UNLIKELY(session->state == ORDO_SESSION_MICRO && unit < model->next_unit))
     return ordo_session_leave(session,
                               ordo_session_refuse(session, NAME("pre_forward"), "for units in ascending order, each once per micro-batch"));
+  if (G_UNLIKELY(model->full_open && (model->full_flags & ORDO_GATHER_RANK0_ONLY))) {
+    status = ordo_scope_check(session, model, NAME("pre_forward"),
+                              "it was opened with ORDO_GATHER_RANK0_ONLY, so other ranks have no values to compute with");
+    return ordo_session_leave(session, status);
+  }
   status = run_unit_calls(session, model->calls.pre_forward, &record->unit, "pre_forward");
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
