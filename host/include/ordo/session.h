@@ -182,8 +182,8 @@ ORDO_EXPORT ordo_status ordo_session_activation(ordo_session *session, uint32_t 
 /* The type for an operation of class ORDO_OP_ (precision.h); ORDO_F32 without a precision plugin. [step] since 0.1 */
 ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32_t op);
 /* Whole parameters for export or generation (ORDO_GATHER_ flags of state.h), until release_full. Collective. While the scope is open, under
- * every strategy: forwards of an evaluation are legal (not with ORDO_GATHER_RANK0_ONLY); step_begin, a second scope on the model, import and
- * export of its state are not. Errors: STATE (E-STATE-ORDER, the session goes on), those of a gather. [step] since 0.1 */
+ * every strategy: forwards of an evaluation are legal (not with ORDO_GATHER_RANK0_ONLY); step_begin, a second scope on the model, import
+ * and export of its state are not. Errors: STATE (E-STATE-ORDER, the session goes on), those of a gather. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags);
 /* Closes the scope. Errors: STATE (none is open: E-STATE-ORDER, the session goes on), those of collectives. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
