@@ -7,7 +7,7 @@ set -eu
 ordo=$1 rounds=5 steps=8
 shift
 . "$(dirname "$0")/reference.sh"
-[ $# -gt 0 ] || set -- fsdp2@1.08 fsdp2:reshard_after_forward=false@1.05 fsdp1@1.08 fsdp1:sharding_strategy=SHARD_GRAD_OP@1.05
+[ $# -gt 0 ] || set -- fsdp2@1.08 fsdp2:reshard_after_forward=false@1.05 fsdp1@1.08 fsdp1:sharding_strategy=SHARD_GRAD_OP@1.05 tp@1.15 tp:sequence_parallel=true@1.15
 
 for round in $(seq "$rounds"); do
   i=0

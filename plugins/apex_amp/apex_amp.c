@@ -56,7 +56,8 @@ ORDO_MANIFEST(
     "option=backoff_factor|real||0.0..1.0|scaler=torch; unset: 0.5\n"
     "option=patience|int||1..|overflows in a row at the lowest loss scale (min_loss_scale, or 1) before training stops; unset: 10\n"
     "option=num_losses|int|1|1..64|losses with a scale of their own\n"
-    "option=delay_unscale|bool|false||gradients of micro-batches add up in 16 bits, and are unscaled once; false: they add up in fp32\n");
+    "option=delay_unscale|bool|false||gradients of micro-batches add up in 16 bits, and are unscaled once; false: they add up in fp32\n"
+    "dry_run=yes\n");
 
 ordo_status amp_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...)
 {

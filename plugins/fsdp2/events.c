@@ -21,6 +21,13 @@ ordo_status fsdp2_bind(void *instance, sharding_group *group, float *full, float
   return status;
 }
 
+const ordo_leaf *fsdp2_leaf(void *instance, const sharding_group *group, uint32_t piece)
+{
+  const fsdp2 *self = instance;
+  const uint32_t *members = group->user;
+  return self->job->model->leaves[members[piece]];
+}
+
 void fsdp2_begin_step(void *instance)
 {
   fsdp2 *self = instance;

@@ -32,6 +32,7 @@ typedef struct fsdp2_shard {
   int trainable;
   int64_t rows;  /* that this rank computes with */
   int64_t row;   /* elements of one */
+  int64_t width; /* of one, as stored: elements, or words of 4 bytes of an opaque type */
   int64_t chunk; /* rows of a rank: rows / ranks, rounded up */
   int64_t begin; /* rows [begin, end) are this rank's; may be none */
   int64_t end;
@@ -82,6 +83,7 @@ void fsdp2_unprepare(fsdp2 *self);
 ordo_status fsdp2_bind(void *self, sharding_group *group, float *full, float *grad);
 ordo_status fsdp2_reduced(void *self, sharding_group *group, double divided_by, int held);
 void fsdp2_begin_step(void *self);
+const ordo_leaf *fsdp2_leaf(void *self, const sharding_group *group, uint32_t piece);
 void fsdp2_grad_ready(fsdp2 *self, const ordo_param *param);
 /* Decides together which parameters got a gradient. Collective, before leaves are reported. */
 ordo_status fsdp2_vote(void *self);

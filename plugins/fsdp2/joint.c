@@ -20,6 +20,7 @@ static ordo_status make_groups(fsdp2 *self)
       .reduced = fsdp2_reduced,
       .begin_step = fsdp2_begin_step,
       .vote = fsdp2_vote,
+      .leaf = fsdp2_leaf,
       .end_pass = self->options.output_dtype != ORDO_F32 ? fsdp2_check_outputs : NULL,
   };
   sharding_group_spec *specs = fsdp2_alloc(job, self->n_groups, sizeof *specs, ORDO_MEM_OTHER);
@@ -37,7 +38,7 @@ static ordo_status make_groups(fsdp2 *self)
     used += specs[n++].n_units;
     for (uint32_t i = 0; i < group->n_pieces; i++, piece++) {
       const fsdp2_shard *shard = &self->shards[self->by_group[piece]];
-      pieces[piece] = (sharding_piece){shard->shard_offset, shard->full_offset, shard->chunk * shard->row, shard->trainable, 0};
+      pieces[piece] = (sharding_piece){shard->shard_offset, shard->full_offset, shard->chunk * shard->width, shard->trainable, 0};
     }
   }
   if (status == ORDO_OK)
@@ -63,6 +64,7 @@ static void describe_shard(const fsdp2 *self, const fsdp2_shard *shard, ordo_lea
   const uint32_t axis = self->job->axis->index;
   spec->numel = (shard->end - shard->begin) * shard->row;
   spec->data = group->shard + shard->shard_offset;
+  spec->opaque = shard->old_leaf->opaque;
   spec->grad = shard->trainable ? group->grad_shard + shard->shard_offset : NULL;
   spec->placement.data[axis] = ORDO_SHARD;
   sharding_place_gradient(self->job, &spec->placement);

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGN = 16 }; /* elements: pieces begin at a cache line */
+enum { ALIGN = 16, WORD = sizeof(float) }; /* elements: pieces begin at a cache line */
 
 static const char *dtype_name(ordo_dtype dtype)
 {
@@ -39,6 +39,26 @@ static ordo_status assign_units(fsdp2 *self)
   return sharding_check_policy(self->job, policy, &error);
 }
 
+/* A frozen leaf of packed rows is carried in words of fp32: nothing is computed with them on the way. */
+static ordo_status check_opaque(const fsdp2 *self, const ordo_leaf *leaf)
+{
+  const ordo_dtype_ops *ops = leaf->opaque;
+  const int64_t rows = leaf->placement->n_chunks > 0 && leaf->placement->chunks->ndim > 0 ? leaf->placement->chunks->extent[0] : 1;
+  const char *why = NULL;
+  if (leaf->flags & ORDO_PARAM_REQUIRES_GRAD)
+    why = "it is trained, and only frozen parameters of such a type are gathered";
+  else if (self->options.sharding.param_dtype != ORDO_F32)
+    why = "param_dtype would round its bits as if they were numbers";
+  else if (ops->side_bytes != 0)
+    why = "its side data belong to the whole and cannot be cut";
+  else if (rows == 0 || leaf->numel / rows % ops->block_elements != 0 ||
+           leaf->numel / rows / ops->block_elements * ops->block_bytes % WORD != 0)
+    why = "its rows are no whole number of blocks, or no multiple of 4 bytes";
+  return why == NULL ? ORDO_OK
+                     : sharding_fail(self->job, ORDO_E_UNSUPPORTED, "exclude the parameter with fsdp2:ignored=NAME",
+                                     "parameter '%s' is stored as '%s' and cannot be sharded: %s", leaf->name, ops->name, why);
+}
+
 static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
 {
   const ordo_job *job = self->job;
@@ -48,6 +68,8 @@ static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
   if (leaf->placement->data[job->axis->index] != ORDO_REPLICATE)
     return sharding_fail(job, ORDO_E_STATE, "shard a model once along one axis",
                          "leaf '%s' is sharded along axis '%s' already: the model was prepared before", leaf->name, job->axis->name);
+  if (leaf->opaque != NULL && (leaf->placement->n_chunks == 0 || leaf->placement->chunks->kind == ORDO_CHUNK_RECT))
+    return check_opaque(self, leaf);
   if (leaf->dtype != ORDO_F32 || leaf->opaque != NULL || leaf->grad_dtype != ORDO_F32)
     return sharding_fail(job, ORDO_E_UNSUPPORTED,
                          "keep weights in f32 and set fsdp2:param_dtype, or exclude the parameter with fsdp2:ignored=NAME",
@@ -105,6 +127,7 @@ static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf)
   shard->group = self->group_of_unit[shard->param->unit];
   shard->rows = rows_of(leaf);
   shard->row = shard->rows > 0 ? leaf->numel / shard->rows : 0;
+  shard->width = leaf->opaque != NULL ? shard->row / leaf->opaque->block_elements * leaf->opaque->block_bytes / WORD : shard->row;
   shard->chunk = (shard->rows + axis->size - 1) / axis->size;
   shard->begin = smaller(shard->chunk * axis->coordinate, shard->rows);
   shard->end = smaller(shard->begin + shard->chunk, shard->rows);
@@ -128,7 +151,7 @@ static void lay_out(fsdp2 *self, uint32_t group, uint32_t *used)
     fsdp2_shard *shard = &self->shards[i];
     if (shard->ignored || shard->group != group)
       continue;
-    int64_t count = shard->chunk * shard->row;
+    int64_t count = shard->chunk * shard->width;
     shard->piece = self->groups[group].n_pieces++;
     shard->shard_offset = shard_at;
     shard->full_offset = full_at;

@@ -97,6 +97,8 @@ static ordo_status start_part(sharding *s, sharding_group *group)
 static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
 {
   struct sharding_run *run = group->run;
+  if (!exact && s->wire != NULL)
+    return sharding_wire_start(s, group);
   ordo_collective c = describe(s, group, ORDO_ALL_GATHER);
   c.send = group->shard;
   c.recv = group->full;
@@ -148,6 +150,10 @@ ordo_status sharding_finish_gather(sharding *s, sharding_group *group)
   run->gather = NULL;
   group->state = SHARDING_UNSHARDED;
   ordo_status status = run->gather_comm->wait(run->gather_comm->ctx, request);
+  if (run->wire != NULL) {
+    ordo_status unpacked = sharding_wire_finish(s, group, status == ORDO_OK);
+    return status == ORDO_OK ? unpacked : status;
+  }
   if (run->halves >= 0)
     s->halves_taken[run->halves] = 0;
   run->halves = -1;

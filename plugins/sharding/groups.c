@@ -55,13 +55,16 @@ int sharding_sums_whole(const sharding *s)
   return s->options.replicated || s->sum_comm != s->comm;
 }
 
-void *sharding_comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag)
+/* Allocation is collective: what ended it may be a lost rank, which must not be told as a lack of memory. */
+static ordo_status comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag, const char *what, void **memory)
 {
-  void *memory = NULL;
-  if (comm->alloc(comm->ctx, bytes > 0 ? bytes : 1, &memory) != ORDO_OK)
-    return NULL;
-  sharding_count(s, (int64_t)bytes, ORDO_MEM_COMM, tag);
-  return memory;
+  *memory = NULL;
+  ordo_status status = comm->alloc(comm->ctx, bytes > 0 ? bytes : 1, memory);
+  if (status == ORDO_OK)
+    sharding_count(s, (int64_t)bytes, ORDO_MEM_COMM, tag);
+  return status != ORDO_E_NOMEM ? status
+                                : sharding_fail(s->job, status, "use more ranks or smaller units (units=block), or offload=disk:DIR",
+                                                "no memory for %s (%zu bytes)", what, bytes);
 }
 
 void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag)
@@ -152,29 +155,44 @@ static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint3
   return add_comm_pieces(s, group);
 }
 
+static ordo_status cold_shards(sharding *s, int gradients)
+{
+  s->shard_block = sharding_cold_alloc(s->cold, s->shard_bytes);
+  if (s->shard_block != NULL && gradients)
+    s->grad_shard_block = sharding_cold_alloc(s->cold, s->grad_shard_bytes);
+  return s->shard_block != NULL && (s->grad_shard_block != NULL || !gradients) ? ORDO_OK : ORDO_E_IO; /* the cold tier has said why */
+}
+
+static ordo_status add_shard_gradients(sharding *s)
+{
+  if (s->options.replicated)
+    return comm_alloc(s, s->sum_comm, s->grad_shard_bytes, ORDO_MEM_GRADIENTS, "gradients", &s->grad_shard_block);
+  s->grad_shard_block = s->job->alloc(s->job->ctx, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
+  return s->grad_shard_block != NULL ? ORDO_OK
+                                     : sharding_fail(s->job, ORDO_E_NOMEM, "use more ranks, or offload=disk:DIR",
+                                                     "no memory for the gradients of shards (%zu bytes)", s->grad_shard_bytes);
+}
+
 /* Shards of all groups in one block, reduced gradients in another. */
 static ordo_status add_shards(sharding *s)
 {
   int64_t shard = 0, grad = 0;
   float *at, *grad_at;
+  ordo_status status = ORDO_OK;
   for (uint32_t i = 0; i < s->n_groups; i++) {
     shard += aligned(s->groups[i].shard_numel);
     grad += s->groups[i].trainable ? aligned(s->groups[i].shard_numel) : 0;
   }
   s->shard_bytes = (size_t)shard * sizeof(float);
   s->grad_shard_bytes = (size_t)grad * sizeof(float);
-  s->shard_block =
-      s->cold != NULL ? sharding_cold_alloc(s->cold, s->shard_bytes) : sharding_comm_alloc(s, s->comm, s->shard_bytes, ORDO_MEM_WEIGHTS);
-  if (s->shard_block != NULL && grad > 0)
-    s->grad_shard_block = s->cold != NULL         ? sharding_cold_alloc(s->cold, s->grad_shard_bytes)
-                          : s->options.replicated ? sharding_comm_alloc(s, s->sum_comm, s->grad_shard_bytes, ORDO_MEM_GRADIENTS)
-                                                  : s->job->alloc(s->job->ctx, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
-  const int lacks = s->shard_block == NULL || (grad > 0 && s->grad_shard_block == NULL);
-  if (lacks && s->cold != NULL)
-    return ORDO_E_IO; /* the cold tier has said why */
-  if (lacks)
-    return sharding_fail(s->job, ORDO_E_NOMEM, "use more ranks, or offload=disk:DIR",
-                         "no memory for shards of %zu bytes and their gradients", s->shard_bytes);
+  if (s->cold != NULL)
+    status = cold_shards(s, grad > 0);
+  else
+    status = comm_alloc(s, s->comm, s->shard_bytes, ORDO_MEM_WEIGHTS, "shards", &s->shard_block);
+  if (status == ORDO_OK && grad > 0 && s->cold == NULL)
+    status = add_shard_gradients(s);
+  if (status != ORDO_OK)
+    return status;
   at = s->shard_block;
   grad_at = s->grad_shard_block;
   for (uint32_t i = 0; i < s->n_groups; i++) {
@@ -213,9 +231,10 @@ static ordo_status add_gradients(sharding *s)
   float *at;
   if (!s->trainable || s->options.replicated)
     return ORDO_OK;
-  at = s->grad_block = sharding_comm_alloc(s, s->sum_comm, gradient_bytes(s), ORDO_MEM_GRADIENTS);
-  if (at == NULL)
-    return sharding_fail(s->job, ORDO_E_NOMEM, "use smaller units", "no memory for the gradient of a group (%zu bytes)", gradient_bytes(s));
+  ordo_status status = comm_alloc(s, s->sum_comm, gradient_bytes(s), ORDO_MEM_GRADIENTS, "the gradient of a group", &s->grad_block);
+  if (status != ORDO_OK)
+    return status;
+  at = s->grad_block;
   at += aligned(largest(s, 0, 0));
   for (uint32_t i = 0; i < s->n_groups; i++) {
     if (!s->groups[i].is_root || !s->groups[i].trainable)
@@ -228,21 +247,24 @@ static ordo_status add_gradients(sharding *s)
 
 static ordo_status add_low_buffers(sharding *s)
 {
-  int64_t full = largest(s, -1, 0);
+  static const char what[] = "values of 16 bits that travel";
+  const size_t size = sizeof(uint16_t), send = (size_t)largest(s, -1, 0) * size, receive = (size_t)(largest(s, -1, 1) + 1) * size;
+  void *memory = NULL;
+  ordo_status status = ORDO_OK;
   if (s->options.param_dtype != ORDO_F32) {
     s->n_halves = s->options.limit + 1 < 8 ? s->options.limit + 1 : 8;
     s->half_numel = aligned(largest(s, -1, 1));
-    s->half_block = sharding_comm_alloc(s, s->comm, (size_t)s->half_numel * s->n_halves * sizeof(uint16_t), ORDO_MEM_COMM);
-    if (s->half_block == NULL)
-      return ORDO_E_NOMEM;
+    status = comm_alloc(s, s->comm, (size_t)s->half_numel * s->n_halves * size, ORDO_MEM_COMM, what, &memory);
+    s->half_block = memory;
   }
-  if (s->options.reduce_dtype != ORDO_F32 && s->trainable) {
-    s->low_send = sharding_comm_alloc(s, s->sum_comm, (size_t)full * sizeof(uint16_t), ORDO_MEM_COMM);
-    s->low_recv = s->job->alloc(s->job->ctx, (size_t)(largest(s, -1, 1) + 1) * sizeof(uint16_t), ORDO_MEM_COMM);
-    if (s->low_send == NULL || s->low_recv == NULL)
-      return ORDO_E_NOMEM;
-  }
-  return ORDO_OK;
+  if (status != ORDO_OK || s->options.reduce_dtype == ORDO_F32 || !s->trainable)
+    return status;
+  status = comm_alloc(s, s->sum_comm, send, ORDO_MEM_COMM, what, &memory);
+  s->low_send = memory;
+  if (status != ORDO_OK)
+    return status;
+  s->low_recv = s->job->alloc(s->job->ctx, receive, ORDO_MEM_COMM);
+  return s->low_recv != NULL ? ORDO_OK : sharding_fail(s->job, ORDO_E_NOMEM, "free memory", "no memory for %s (%zu bytes)", what, receive);
 }
 
 static ordo_status add_regions(sharding *s)
@@ -303,7 +325,10 @@ static ordo_status add_staging(sharding *s)
   size_t bytes = (size_t)(largest(s, -1, 1) * (s->comm->size + 1) + 1) * sizeof(float);
   s->staging_gather = s->job->alloc(s->job->ctx, bytes, ORDO_MEM_COMM);
   s->staging_reduce = s->job->alloc(s->job->ctx, bytes, ORDO_MEM_COMM);
-  return s->staging_gather != NULL && s->staging_reduce != NULL ? ORDO_OK : ORDO_E_NOMEM;
+  if (s->staging_gather != NULL && s->staging_reduce != NULL)
+    return ORDO_OK;
+  return sharding_fail(s->job, ORDO_E_NOMEM, "use smaller units, or a communicator with pieces",
+                       "no memory for two buffers in the order of ranks (%zu bytes each)", bytes);
 }
 
 static ordo_status fill(sharding *s, const sharding_group_spec *specs, uint32_t n)
@@ -353,6 +378,7 @@ ordo_status sharding_create(const ordo_job *job, const sharding_options *options
   s->callbacks = *callbacks;
   s->n_units = job->model->n_units;
   s->divide_factor = 1.0;
+  s->wire = ORDO_CAN(job, ordo_job, wire) ? job->wire(job->ctx, &s->wire_self) : NULL;
   if (s->options.limit < 1)
     s->options.limit = 2;
   ordo_status status = fill(s, specs, n_specs);
@@ -375,10 +401,11 @@ ordo_status sharding_reserve_accumulation(sharding *s)
   for (uint32_t i = 0; i < s->n_groups; i++)
     numel += s->groups[i].trainable && (low || s->groups[i].run->own_grad == NULL) ? aligned(s->groups[i].full_numel) : 0;
   size_t bytes = (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
-  at = s->accumulate_block = sharding_comm_alloc(s, s->sum_comm, bytes, ORDO_MEM_GRADIENTS);
-  if (at == NULL)
-    return sharding_fail(s->job, ORDO_E_NOMEM, "reduce in every micro-batch: no_sync=false",
-                         "no memory for whole gradients between micro-batches (%zu bytes)", bytes);
+  ordo_status status = comm_alloc(s, s->sum_comm, bytes, ORDO_MEM_GRADIENTS,
+                                  "whole gradients between micro-batches, which no_sync=false does without", &s->accumulate_block);
+  if (status != ORDO_OK)
+    return status;
+  at = s->accumulate_block;
   uint16_t *low_at = s->accumulate_block;
   for (uint32_t i = 0; i < s->n_groups; i++) {
     struct sharding_run *run = s->groups[i].run;
@@ -455,6 +482,7 @@ void sharding_destroy(sharding *s)
     sharding_comm_free(s, s->sum_comm, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
   free_shards(s);
   job->free(job->ctx, s->low_recv);
+  job->free(job->ctx, s->wire_block);
   job->free(job->ctx, s->spare_shard);
   job->free(job->ctx, s->staging_gather);
   job->free(job->ctx, s->staging_reduce);

@@ -5,6 +5,10 @@
 #include "cold.h"
 #include "sharding.h"
 
+#include <ordo/precision.h>
+
+enum { SHARDING_WIRE_SLOTS = 3 }; /* packed gathers in flight: two groups and the root */
+
 /* What runs for a group. */
 struct sharding_run {
   sharding_region region;
@@ -15,6 +19,8 @@ struct sharding_run {
   const ordo_comm *gather_comm; /* where it was started */
   uint16_t *low_gather;         /* it arrives here in 16 bits */
   int halves;                   /* index of the 16-bit send buffer in use, -1 */
+  unsigned char *wire;          /* packed: this rank's bytes, and those of all ranks behind them; null: it travels as it is */
+  int64_t wire_bytes;           /* of a rank */
   int bound;                    /* the plugin's params point here */
   uint8_t *ready;               /* [n_pieces] gradient written in this micro-batch */
   int in_backward;              /* between the first pre_backward and the last post_backward of a micro-batch */
@@ -69,7 +75,12 @@ struct sharding {
   uint32_t n_halves;
   uint8_t halves_taken[8];
   int64_t half_numel;
-  uint16_t *low_send, *low_recv;          /* 16-bit reduction in flight */
+  uint16_t *low_send, *low_recv; /* 16-bit reduction in flight */
+  const ordo_precision *wire;    /* packs what is gathered, null: nobody */
+  void *wire_self;
+  unsigned char *wire_block; /* slots of wire_slot bytes */
+  size_t wire_slot;
+  sharding_group *wire_taken[SHARDING_WIRE_SLOTS];
   float *spare_shard;                     /* sync_each: a reduction that is added to the shard */
   float *staging_gather, *staging_reduce; /* a communicator without pieces */
 
@@ -94,11 +105,15 @@ ORDO_INLINE int64_t sharding_touchable(const sharding *s, int64_t n)
 
 /* groups.c */
 void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
-void *sharding_comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, uint32_t tag);
 void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);
 ordo_status sharding_reserve_accumulation(sharding *s);
+
+/* wire.c */
+ordo_status sharding_wire_start(sharding *s, sharding_group *group);
+/* Unpacks what has `arrived`, and frees the slot. */
+ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived);
 
 /* gather.c */
 ordo_status sharding_start_gather(sharding *s, sharding_group *group, int exact);

@@ -108,6 +108,8 @@ typedef struct sharding_callbacks {
   ordo_status (*vote)(void *self);
   /* Units have run, in a micro-batch or an evaluation. Collective. [step] */
   ordo_status (*end_pass)(void *self);
+  /* The leaf of a piece, for a precision plugin that packs what is gathered. Null: pieces hold parts of several leaves. */
+  const ordo_leaf *(*leaf)(void *self, const sharding_group *group, uint32_t piece);
 } sharding_callbacks;
 
 /* The ranks that reductions sum over: those of the axis, or in ordered mode all that the host joins in mesh->data. [main] */

@@ -58,6 +58,12 @@ static ordo_status no_memory(const ordo_job *job, const char *what, size_t bytes
                        bytes, strerror(errno));
 }
 
+/* From the host's allocator, which leaves no errno. */
+static ordo_status no_list(const ordo_job *job, const char *what, size_t bytes)
+{
+  return sharding_fail(job, ORDO_E_NOMEM, "free memory", "no memory for %s (%zu bytes)", what, bytes);
+}
+
 /* A file of NaN (all bits set: NaN in fp32, fp16, bf16 and fp64). */
 static int make_nan_file(void)
 {
@@ -101,7 +107,7 @@ ordo_status sharding_pool_create(const ordo_job *job, uint32_t keep, int poison,
   sharding_pool *pool = job->alloc(job->ctx, sizeof *pool, ORDO_MEM_OTHER);
   *result = NULL;
   if (pool == NULL)
-    return no_memory(job, "the pool of gathered parameters", sizeof *pool);
+    return no_list(job, "the pool of gathered parameters", sizeof *pool);
   pool->job = job;
   pool->keep = keep;
   pool->file = pool->nan_file = -1;
@@ -218,7 +224,7 @@ static ordo_status find_slot(sharding_pool *pool, const sharding_region *region,
     int32_t room = pool->room * 2 + 4;
     slot *larger = job->alloc(job->ctx, (size_t)room * sizeof *larger, ORDO_MEM_OTHER);
     if (larger == NULL)
-      return no_memory(job, "the list of slots", (size_t)room * sizeof *larger);
+      return no_list(job, "the list of slots", (size_t)room * sizeof *larger);
     if (pool->n_slots > 0)
       memcpy(larger, pool->slots, (size_t)pool->n_slots * sizeof *larger);
     job->free(job->ctx, pool->slots);

@@ -2,8 +2,8 @@
 
     <!-- snippet: FILE NAME -->   stands before a fenced block; it must equal the lines of FILE between
     /* snippet: NAME */  and  /* end */
---write puts the lines there. A page whose snippets stand for a whole file is compiled as a reader would copy it: its snippets joined in
-their order, with sdk/include and nothing else.
+--write puts the lines there. A page whose snippets stand for a whole file is compiled as a reader would copy it: the snippets of its first
+file joined in their order, with sdk/include and nothing else.
 """
 import os
 import re
@@ -43,7 +43,8 @@ for page in sorted((root / "docs").glob("*.md")):
         if shown != lines_of(file, name):
             stale.append(f"{page.relative_to(root)}: {name} is not what stands in {file}")
     name = str(page.relative_to(root))
-    if name in WHOLE and not write and (broken := compiles(name, "\n".join(shown for _, _, _, shown, _ in BLOCK.findall(text)))):
+    blocks = BLOCK.findall(text)
+    if name in WHOLE and not write and (broken := compiles(name, "\n".join(b[3] for b in blocks if b[1] == blocks[0][1]))):
         stale.append(broken)
     if write:
         page.write_text(BLOCK.sub(lambda m: m.group(1) + lines_of(m.group(2), m.group(3)) + m.group(5), text))

@@ -72,9 +72,21 @@ static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *pa
 {
   ordo_embed *embed = ctx;
   (void)model;
+  ordo_dtype dtype = param->dtype < ORDO_DTYPE_OPAQUE ? param->dtype : ORDO_F32; /* what is packed comes unpacked */
   if (embed->llama)
-    llama_bind_as(embed->llama, param->index, param->dtype, data, param->grad_dtype, grad);
+    llama_bind_as(embed->llama, param->index, dtype, data, param->grad_dtype, grad);
   return ORDO_OK;
+}
+
+static ordo_status adapt(void *ctx, const ordo_model *model, const ordo_param *base, const ordo_param *a, const ordo_param *b, double scale)
+{
+  ordo_embed *embed = ctx;
+  (void)model;
+  if (llama_adapt(embed->llama, base->index, a->shape[0], scale, a->index, b->index) == LLAMA_OK)
+    return ORDO_OK;
+  return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-MODEL", "the model cannot have this adapter", base->name,
+                   llama_error(embed->llama),
+                   "choose linear layers of blocks (q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj)");
 }
 
 /* The model computes with 16-bit storage. Where it is follows in a bind; there is none while it does not exist. */
@@ -82,6 +94,9 @@ static ordo_status convert(void *ctx, const ordo_model *model, const ordo_param 
 {
   ordo_embed *embed = ctx;
   (void)model;
+  if (embed->llama && param->index >= llama_n_params(embed->llama))
+    return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-MODEL", "an adapter is stored in fp32", param->name,
+                     "adapters are small, and are computed in fp32", "leave them out of the conversion");
   if (embed->llama)
     llama_bind_as(embed->llama, param->index, dtype, NULL, grad_dtype, NULL);
   return ORDO_OK;
@@ -164,7 +179,10 @@ static int hook_grad_adds(void *ctx, uint32_t param)
 
 static int hook_grad_ready(void *ctx, uint32_t param)
 {
-  return ordo_session_grad_ready(((ordo_embed *)ctx)->session, 0, param);
+  const ordo_embed *embed = ctx;
+  if (!(embed->model->params[param]->flags & ORDO_PARAM_REQUIRES_GRAD)) /* frozen by a plugin */
+    return ORDO_OK;
+  return ordo_session_grad_ready(embed->session, 0, param);
 }
 
 static int hook_activation(void *ctx, const struct llama_activation *a)
@@ -271,7 +289,8 @@ static ordo_status create_session(ordo_embed *embed)
                             .scheduler_step = scheduler_step,
                             .activation_numel = activation_numel,
                             .metric = metric,
-                            .convert = convert};
+                            .convert = convert,
+                            .adapt = adapt};
   ordo_session_options options = {.struct_size = sizeof options,
                                   .comm = o->comm,
                                   .seed = o->seed,
@@ -295,6 +314,11 @@ static ordo_status localize(ordo_embed *embed)
       locals[p].shape[d] = param->local_shape[d];
       locals[p].offset[d] = param->local_offset[d];
     }
+    struct llama_adapter_info adapter;
+    if (param->ndim == 2 && (param->local_shape[0] != param->shape[0] || param->local_shape[1] != param->shape[1]) &&
+        llama_adapter_of(embed->llama, p, &adapter))
+      return ordo_fail(embed->options.context, ORDO_E_UNSUPPORTED, "E-TRAIN-MODEL", "a layer with an adapter was cut", param->name,
+                       "adapters are computed whole", "use adapters without a strategy that cuts layers (tp)");
     for (uint32_t point = 1; point < LLAMA_N_POINTS; point++) {
       locals[p].forward |= ordo_session_wants_activation(embed->session, 0, point, p, 0) ? 1u << point : 0u;
       locals[p].backward |= ordo_session_wants_activation(embed->session, 0, point, p, 1) ? 1u << point : 0u;
@@ -332,7 +356,8 @@ ordo_status ordo_embed_create(const ordo_embed_options *options, ordo_embed **re
   if (status == ORDO_OK) {
     embed->model = ordo_session_model(embed->session, 0);
     for (uint32_t p = 0; p < embed->model->n_params; p++)
-      (void)bind(embed, embed->model, embed->model->params[p], embed->model->params[p]->data, embed->model->params[p]->grad);
+      if (embed->model->params[p]->dtype < ORDO_DTYPE_OPAQUE)
+        (void)bind(embed, embed->model, embed->model->params[p], embed->model->params[p]->data, embed->model->params[p]->grad);
     status = localize(embed);
     if (status == ORDO_OK && options->batch > 0)
       status = reserve(embed);

@@ -21,6 +21,8 @@ static ordo_status empty_forward(ordo_embed *embed)
 static ordo_status empty_param(ordo_embed *embed, const ordo_param *param)
 {
   int64_t numel = 1;
+  if (!(param->flags & ORDO_PARAM_REQUIRES_GRAD))
+    return ORDO_OK;
   for (uint32_t d = 0; d < param->ndim; d++)
     numel *= param->local_shape[d];
   if (param->grad && !embed->options.dry && !ordo_session_grad_adds(embed->session, 0, param->index))

@@ -42,6 +42,7 @@ void llama_destroy(struct llama *model)
     return;
   llama_room_release(model);
   llama_work_release(model);
+  llama_adapters_destroy(model);
   bf16_gemm_destroy(model->gemm);
   llama_locals_destroy(model);
   llama_table_destroy(model);
@@ -85,15 +86,14 @@ void llama_bind(struct llama *model, uint32_t param, float *data, float *grad)
 
 void llama_bind_as(struct llama *model, uint32_t param, ordo_dtype dtype, void *data, ordo_dtype grad_dtype, void *grad)
 {
+  if (param >= model->n_params) { /* an adapter's */
+    (void)llama_adapter_bind(model, param, dtype == ORDO_F32 ? data : NULL, grad_dtype == ORDO_F32 ? grad : NULL);
+    return;
+  }
   model->dtype[param] = dtype;
   model->data[param] = data;
   model->grad_dtype[param] = grad_dtype;
   model->grad[param] = grad;
-}
-
-void llama_set_dry(struct llama *model)
-{
-  model->dry = 1;
 }
 
 void llama_set_kernels(struct llama *model, const struct kernels *kernels)
@@ -104,6 +104,11 @@ void llama_set_kernels(struct llama *model, const struct kernels *kernels)
 int64_t llama_work_bytes(const struct llama *model)
 {
   return model->work.bytes;
+}
+
+void llama_set_dry(struct llama *model)
+{
+  model->dry = 1;
 }
 
 void llama_set_hooks(struct llama *model, const struct llama_hooks *hooks)

@@ -156,6 +156,18 @@ void llama_bind(struct llama *model, uint32_t param, float *data, float *grad);
 /* The same for numel elements of ORDO_F32, ORDO_BF16 or ORDO_F16 each; anything else is refused when the unit runs. Tied params have one
  * type. Room for passes must be reserved after a param became 16-bit for the first time (with null data, if that comes later). since 0.1 */
 void llama_bind_as(struct llama *model, uint32_t param, ordo_dtype dtype, void *data, ordo_dtype grad_dtype, void *grad);
+/* The linear layer of a block with weight `param` [out, in] computes y = x W^T + scale * (x A^T) B^T from now on, with A [rank, in] and
+ * B [out, rank]: further parameters of its unit, numbers `a` and `b` (llama_n_params or more) for llama_bind and hooks, fp32. Backward
+ * reports them after the layer's own weight. Errors: INVALID (no such layer, or it has an adapter; numbers), NOMEM. since 0.1 */
+int llama_adapt(struct llama *model, uint32_t param, int64_t rank, double scale, uint32_t a, uint32_t b);
+struct llama_adapter_info {
+  int64_t rank;
+  double scale;
+  uint32_t a;
+  uint32_t b;
+};
+/* 1 and *info if the param has an adapter, else 0. since 0.1 */
+int llama_adapter_of(const struct llama *model, uint32_t param, struct llama_adapter_info *info);
 struct kernels;
 /* Computes with these kernels instead of kernels_default(), for tests and benchmarks. They must outlive the model. since 0.1 */
 void llama_set_kernels(struct llama *model, const struct kernels *kernels);

@@ -23,7 +23,8 @@ static int grad_ready(struct llama *model, uint32_t param)
 {
   int status = model->hooks.grad_ready == NULL ? LLAMA_OK : model->hooks.grad_ready(model->hooks.ctx, param);
   if (status != LLAMA_OK)
-    llama_fail(model, status, "the grad_ready hook of %s returned %d", model->params[param].name, status);
+    llama_fail(model, status, "the grad_ready hook of %s returned %d", param < model->n_params ? model->params[param].name : "an adapter",
+               status);
   return status;
 }
 
@@ -31,6 +32,20 @@ static int begin_unit(struct llama *model, uint32_t unit)
 {
   int status = llama_hook_unit(model, model->hooks.pre_backward, unit);
   return status != LLAMA_OK ? status : llama_check_unit(model, unit);
+}
+
+/* Gradients of the adapter of a linear layer, if it has one. */
+static int adapter_gradient(struct llama *model, uint32_t param, const float *dy, const float *x)
+{
+  const struct llama_adapter *adapter = llama_adapter_find(model, param);
+  int status = LLAMA_OK;
+  for (int which = 0; adapter != NULL && which < 2 && status == LLAMA_OK; which++) {
+    const uint32_t number = which == 0 ? adapter->a : adapter->b;
+    if (adapter->grad[which] != NULL)
+      llama_adapter_backward_weight(adapter, which, model->kept_batch * model->kept_seq, dy, x, grad_beta(model, number));
+    status = grad_ready(model, number);
+  }
+  return status;
 }
 
 /* Where a micro-batch's contribution is written: into the gradient, or apart in fp32, if a hook completes it first. A fp32 gradient that
@@ -63,13 +78,16 @@ static int complete(struct llama *model, uint32_t param, float beta, struct grad
 static int weight_gradient(struct llama *model, struct linear linear, struct operand dy, struct operand x)
 {
   uint32_t param = model->units[linear.unit].first_param + linear.nth;
-  if (model->grad[param] == NULL)
-    return grad_ready(model, param);
-  float beta = grad_beta(model, param);
-  struct gradient into = contribution(model, param, beta);
-  llama_linear_backward_weight(model, linear, model->kept_batch * model->kept_seq, dy, x, into);
-  int status = complete(model, param, beta, into);
-  return status != LLAMA_OK ? status : grad_ready(model, param);
+  int status = LLAMA_OK;
+  if (model->grad[param] != NULL) {
+    float beta = grad_beta(model, param);
+    struct gradient into = contribution(model, param, beta);
+    llama_linear_backward_weight(model, linear, model->kept_batch * model->kept_seq, dy, x, into);
+    status = complete(model, param, beta, into);
+  }
+  if (status == LLAMA_OK)
+    status = grad_ready(model, param);
+  return status == LLAMA_OK ? adapter_gradient(model, param, dy.x, x.x) : status;
 }
 
 /* dx = dy W + beta dx. */

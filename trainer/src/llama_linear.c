@@ -80,11 +80,14 @@ void llama_linear_forward(struct llama *model, struct linear linear, int64_t row
   uint32_t param = param_of(model, linear);
   if (is_direct(model, param)) {
     linear_forward(rows, linear.in, linear.out, x.x, model->data[param], y);
-    return;
+  } else {
+    int64_t step = rows_at_once(model, linear);
+    for (int64_t first = 0; first < linear.out; first += step)
+      forward_rows(model, linear, first, rows_left(linear, first, step), rows, x, y);
   }
-  int64_t step = rows_at_once(model, linear);
-  for (int64_t first = 0; first < linear.out; first += step)
-    forward_rows(model, linear, first, rows_left(linear, first, step), rows, x, y);
+  const struct llama_adapter *adapter = llama_adapter_find(model, param);
+  if (adapter != NULL)
+    llama_adapter_forward(adapter, rows, x.x, y);
 }
 
 static void input_rows(struct llama *model, struct linear linear, int64_t first, int64_t n, int64_t rows, struct operand dy, float beta,
@@ -105,11 +108,14 @@ void llama_linear_backward_input(struct llama *model, struct linear linear, int6
   uint32_t param = param_of(model, linear);
   if (is_direct(model, param)) {
     linear_backward_input(rows, linear.in, linear.out, dy.x, model->data[param], beta, dx);
-    return;
+  } else {
+    int64_t step = rows_at_once(model, linear);
+    for (int64_t first = 0; first < linear.out; first += step)
+      input_rows(model, linear, first, rows_left(linear, first, step), rows, dy, first == 0 ? beta : 1.0f, dx);
   }
-  int64_t step = rows_at_once(model, linear);
-  for (int64_t first = 0; first < linear.out; first += step)
-    input_rows(model, linear, first, rows_left(linear, first, step), rows, dy, first == 0 ? beta : 1.0f, dx);
+  const struct llama_adapter *adapter = llama_adapter_find(model, param);
+  if (adapter != NULL)
+    llama_adapter_backward_input(adapter, rows, dy.x, dx);
 }
 
 /* n rows of dW, from row `first` on, into fp32 memory. */

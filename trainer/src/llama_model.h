@@ -135,6 +135,17 @@ struct llama_room {
   float *dv;
 };
 
+/* A low-rank addition to a linear layer. */
+struct llama_adapter {
+  uint32_t param; /* the layer's weight */
+  uint32_t a, b;  /* numbers of its own parameters */
+  int64_t rank, in, out;
+  float scale;
+  float *data[2], *grad[2]; /* A, B; null: not there, not trained */
+  float *space;             /* [ADAPTER_ROWS, rank]: x A^T, or its gradient */
+};
+enum { ADAPTER_ROWS = 256 };
+
 struct llama {
   struct llama_config config;
   struct llama_memory memory;
@@ -151,6 +162,8 @@ struct llama {
   ordo_dtype *grad_dtype;
   struct llama_policy policy;
   struct llama_work work;
+  struct llama_adapter *adapters; /* [n_adapters] */
+  uint32_t n_adapters;
   struct bf16_gemm *gemm;     /* null: products run in fp32 */
   struct llama_local *locals; /* [n_params] */
   struct llama_layout layout;
@@ -224,6 +237,21 @@ void llama_linear_backward_weight(struct llama *model, struct linear linear, int
                                   struct gradient gradient);
 /* The param's gradient takes x[n] in: written with beta 0, else added in fp32. */
 void llama_gradient_take(struct llama *model, uint32_t param, float beta, int64_t n, const float *x);
+
+/* llama_adapter.c. Nothing for a param without adapter. */
+struct llama_adapter *llama_adapter_find(const struct llama *model, uint32_t param);
+void llama_adapters_destroy(struct llama *model);
+/* Binds adapter parameter `number`; 0 if there is none. */
+int llama_adapter_bind(struct llama *model, uint32_t number, float *data, float *grad);
+/* LLAMA_OK if every adapter of the unit has data. */
+int llama_check_adapters(struct llama *model, const struct llama_unit *unit);
+/* y += scale (x A^T) B^T */
+void llama_adapter_forward(const struct llama_adapter *adapter, int64_t rows, const float *x, float *y);
+/* dx += scale (dy B) A */
+void llama_adapter_backward_input(const struct llama_adapter *adapter, int64_t rows, const float *dy, float *dx);
+/* Gradients of B (which 1) or A (0), times beta plus those of these rows. */
+void llama_adapter_backward_weight(const struct llama_adapter *adapter, int which, int64_t rows, const float *dy, const float *x,
+                                   float beta);
 
 /* llama_rows.c: norms, SwiGLU and embedding, with storage of any type and the roundings of the policy. */
 void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_t rows, const float *x, float *y, float *inv);

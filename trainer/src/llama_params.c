@@ -197,5 +197,5 @@ int llama_check_unit(struct llama *model, uint32_t unit)
   int status = LLAMA_OK;
   for (uint32_t p = u->first_param; status == LLAMA_OK && p < u->first_param + u->n_params; p++)
     status = check_param(model, p, u->name);
-  return status;
+  return status == LLAMA_OK ? llama_check_adapters(model, u) : status;
 }

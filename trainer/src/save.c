@@ -44,22 +44,52 @@ static float *largest_param(ordo_context *context, const ordo_model *model)
   return full;
 }
 
-static ordo_status write_all(ordo_embed *embed, ordo_context *context, ordo_safetensors_writer *writer, int32_t what, float *full,
-                             ordo_problems *problems)
+/* Adapters are part of the layers that they add to, and no tensors of their own. */
+static gboolean is_written(ordo_embed *embed, const ordo_param *param, gboolean merged)
+{
+  return ordo_save_has_param(ordo_embed_model(embed), param) && (!merged || param->index < llama_n_params(ordo_embed_llama(embed)));
+}
+
+/* full = base + scale * b a, where the param has an adapter. Collective. */
+static ordo_status merge(ordo_embed *embed, const ordo_param *param, float *full)
+{
+  const ordo_model *model = ordo_embed_model(embed);
+  struct llama_adapter_info info;
+  if (!llama_adapter_of(ordo_embed_llama(embed), param->index, &info))
+    return ORDO_OK;
+  int64_t rows = param->shape[0], columns = param->shape[1];
+  g_autofree float *a = g_try_new(float, (gsize)(info.rank * columns)), *b = g_try_new(float, (gsize)(rows * info.rank));
+  if (!a || !b)
+    return ordo_fail(ordo_embed_context(embed), ORDO_E_NOMEM, "E-TRAIN-MEMORY", "out of memory", "saving", "an adapter must fit",
+                     "use a machine with more memory");
+  ordo_status status = ordo_embed_gather(embed, model->params[info.a], ORDO_GATHER_WEIGHT, a);
+  if (status == ORDO_OK)
+    status = ordo_embed_gather(embed, model->params[info.b], ORDO_GATHER_WEIGHT, b);
+  for (int64_t r = 0; r < rows && status == ORDO_OK; r++)
+    for (int64_t k = 0; k < info.rank; k++)
+      for (int64_t c = 0; c < columns; c++)
+        full[r * columns + c] += (float)info.scale * b[r * info.rank + k] * a[k * columns + c];
+  return status;
+}
+
+static ordo_status write_all(ordo_embed *embed, ordo_context *context, ordo_safetensors_writer *writer, int32_t what, gboolean merged,
+                             float *full, ordo_problems *problems)
 {
   const ordo_model *model = ordo_embed_model(embed);
   ordo_status written = ORDO_OK, status = ORDO_OK;
   for (uint32_t p = 0; p < model->n_params && status == ORDO_OK; p++) {
-    if (!ordo_save_has_param(model, model->params[p]))
+    if (!is_written(embed, model->params[p], merged))
       continue;
     status = ordo_embed_gather(embed, model->params[p], what, full);
+    if (status == ORDO_OK && merged)
+      status = merge(embed, model->params[p], full);
     if (status == ORDO_OK && writer && written == ORDO_OK) /* after a write error the gathers go on, or the other ranks would wait */
       written = ordo_safetensors_writer_write(writer, full, problems);
   }
   return status != ORDO_OK ? status : ordo_problems_to_context(problems, context, written);
 }
 
-ordo_status ordo_save_tensors(ordo_embed *embed, const char *path, int32_t what, ordo_dtype dtype, const char *text)
+static ordo_status save_tensors(ordo_embed *embed, const char *path, int32_t what, gboolean merged, ordo_dtype dtype, const char *text)
 {
   const ordo_model *model = ordo_embed_model(embed);
   ordo_context *context = ordo_embed_context(embed);
@@ -71,7 +101,7 @@ ordo_status ordo_save_tensors(ordo_embed *embed, const char *path, int32_t what,
   if (status == ORDO_OK && ordo_session_mesh(ordo_embed_session(embed))->rank == 0) {
     writer = ordo_safetensors_writer_new(path, dtype);
     for (uint32_t p = 0; p < model->n_params; p++)
-      if (ordo_save_has_param(model, model->params[p]))
+      if (is_written(embed, model->params[p], merged))
         ordo_safetensors_writer_declare(writer, model->params[p]->name, model->params[p]->ndim, model->params[p]->shape);
     status = ordo_safetensors_writer_begin(writer, text, &problems);
     ordo_problems_to_context(&problems, context, status);
@@ -79,12 +109,17 @@ ordo_status ordo_save_tensors(ordo_embed *embed, const char *path, int32_t what,
   }
   status = agree(embed, status);
   if (status == ORDO_OK)
-    status = write_all(embed, context, writer, what, full, &problems);
+    status = write_all(embed, context, writer, what, merged, full, &problems);
   if (status == ORDO_OK && writer) {
     status = ordo_safetensors_writer_finish(writer, &problems);
     ordo_problems_to_context(&problems, context, status);
   }
   return agree(embed, status);
+}
+
+ordo_status ordo_save_tensors(ordo_embed *embed, const char *path, int32_t what, ordo_dtype dtype, const char *text)
+{
+  return save_tensors(embed, path, what, FALSE, dtype, text);
 }
 
 static ordo_status write_small_files(ordo_embed *embed, const char *directory, ordo_dtype dtype, const char *tokenizer,
@@ -113,7 +148,7 @@ ordo_status ordo_save_model(ordo_embed *embed, const char *directory, ordo_dtype
   g_ptr_array_set_size(problems.records, 0);
   status = agree(embed, status);
   if (status == ORDO_OK)
-    status = ordo_save_tensors(embed, tensors, ORDO_GATHER_WEIGHT, dtype, NULL);
+    status = save_tensors(embed, tensors, ORDO_GATHER_WEIGHT, TRUE, dtype, NULL);
   if (status == ORDO_OK && root) {
     status = ordo_directory_commit(temporary, directory, &problems);
     ordo_problems_to_context(&problems, context, status);

@@ -7,8 +7,8 @@
 
 /* One file with every parameter once (a tied head is left out): weights, or gradients (`what` as for ordo_embed_gather). */
 ordo_status ordo_save_tensors(ordo_embed *embed, const char *path, int32_t what, ordo_dtype dtype, const char *text);
-/* A directory with config.json, model.safetensors and the tokenizer it was trained with (as data.tokenizer; empty: unknown). It takes
- * its name when it is complete. */
+/* A directory with config.json, model.safetensors (weights of layers with an adapter include it) and the tokenizer it was trained with (as
+ * data.tokenizer; empty: unknown). It takes its name when it is complete. */
 ordo_status ordo_save_model(ordo_embed *embed, const char *directory, ordo_dtype dtype, const char *tokenizer);
 /* L2 norm of each parameter's optimizer slot, in definition order without the tied head: norms[n_params]. */
 ordo_status ordo_save_slot_norms(ordo_embed *embed, uint32_t slot, double *norms);

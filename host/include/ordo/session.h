@@ -57,7 +57,8 @@ typedef struct ordo_embedder {
    * plugins; must give the same values on every rank and in any order of calls. Required unless all params came with data. [main] since 0.1
    */
   ordo_status (*weights_read)(void *ctx, const ordo_model *model, const ordo_chunk *chunk, float *dst);
-  /* A param computes elsewhere now; data or grad may be null. [step] since 0.1 */
+  /* A param computes elsewhere now; data or grad may be null. A param of an opaque type (param->dtype) has fp32 data here, while its unit
+   * runs. [step] since 0.1 */
   ordo_status (*bind)(void *ctx, const ordo_model *model, const ordo_param *param, void *data, void *grad);
   /* optimizer.create: makes the optimizer from model->leaves, once per trained model. Required for training. [main] since 0.1 */
   ordo_status (*optimizer_create)(void *ctx, const ordo_model *model, ordo_optimizer *optimizer);
@@ -80,8 +81,12 @@ typedef struct ordo_embedder {
    * that the embedder can compute so; it refuses what it cannot with UNSUPPORTED. Null: it computes with fp32 storage only, and a
    * precision plugin that converts the model is refused. [main] since 0.1 */
   ordo_status (*convert)(void *ctx, const ordo_model *model, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype);
+  /* From now on the linear layer with weight `base` [out, in] computes y = x base^T + scale * (x a^T) b^T, with a [rank, in] and
+   * b [out, rank], params of the same unit that are bound and reported ready like any other. It refuses what it cannot compute with
+   * UNSUPPORTED. Null: it has no adapters. [main] since 0.1 */
+  ordo_status (*adapt)(void *ctx, const ordo_model *model, const ordo_param *base, const ordo_param *a, const ordo_param *b, double scale);
 } ordo_embedder;
-ORDO_PIN_LAST(ordo_embedder, convert);
+ORDO_PIN_LAST(ordo_embedder, adapt);
 
 typedef struct ordo_session_options {
   size_t struct_size;

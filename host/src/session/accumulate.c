@@ -101,7 +101,7 @@ static gboolean all_finite(const float *x, int64_t n)
 static void add(ordo_session *session, ordo_param_record *root, gboolean finish)
 {
   size_t width = ordo_dtype_size(root->param.grad_dtype);
-  int64_t numel = ordo_param_local_numel(&root->param);
+  int64_t numel = session->space ? 0 : ordo_param_local_numel(&root->param); /* a dry run has addresses only */
   gboolean fresh = is_held(root);
   float buffer[CHUNK];
   for (int64_t i = 0; i < numel; i += CHUNK) {

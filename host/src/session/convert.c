@@ -83,7 +83,7 @@ static void *converted(ordo_model_state *model, const ordo_leaf *leaf, const voi
   dst = ordo_weights_materialise(model, bytes, tag);
   if (!dst)
     *status = ordo_weights_no_memory(model, leaf, bytes);
-  for (int64_t i = 0; dst && !model->session->space && i < leaf->numel; i += CHUNK) {
+  for (int64_t i = 0; dst && !model->session->space && i < leaf->numel; i += CHUNK) { /* a dry run has addresses only */
     int64_t part = MIN(leaf->numel - i, (int64_t)CHUNK);
     ordo_convert_widen(from, (const char *)src + (size_t)i * ordo_dtype_size(from), part, buffer);
     ordo_convert_narrow(to, buffer, part, dst + (size_t)i * ordo_dtype_size(to));

@@ -198,7 +198,8 @@ static ordo_status run_node(ordo_session *session, const ordo_node *node)
   status = instance->plugin->strategy ? run_strategy(instance, node) : run_precision(instance, node);
   if (status == ORDO_OK && instance->plugin->strategy && !g_ptr_array_find(session->order, instance, NULL))
     g_ptr_array_add(session->order, instance);
-  return ordo_session_plugin_status(session, instance->plugin, status, before);
+  status = ordo_session_plugin_status(session, instance->plugin, status, before);
+  return status == ORDO_OK && node->step == ORDO_STEP_MODEL_INJECT ? ordo_invariants_model_agrees(session) : status;
 }
 
 static void undo_plugin(ordo_session *session, const ordo_node *node)
@@ -229,6 +230,7 @@ static void undo_all(ordo_session *session)
 
 static ordo_status fail_setup(ordo_session *session, ordo_undo *running, ordo_status status)
 {
+  ordo_session_explain(session, status);
   if (running) {
     ordo_undo_apply(running, session);
     ordo_undo_free(running);
@@ -251,6 +253,8 @@ static ordo_status complete(ordo_session *session)
     if (instance->plugin->strategy && ORDO_CAN(instance->plugin->strategy, ordo_strategy, after_setup))
       status = ordo_session_plugin_status(session, instance->plugin, instance->plugin->strategy->after_setup(instance->self), before);
   }
+  for (guint m = 0; m < session->models->len && status == ORDO_OK; m++)
+    status = ordo_opaque_prepare(g_ptr_array_index(session->models, m));
   if (status == ORDO_OK)
     status = ordo_calls_build(session);
   if (status == ORDO_OK)

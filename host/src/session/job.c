@@ -257,6 +257,33 @@ static ordo_status job_convert_param(void *ctx, const ordo_param *param, ordo_dt
                 : misuse(instance, "convert_param was given a parameter of another model", NULL);
 }
 
+static const ordo_precision *job_wire(void *ctx, void **self)
+{
+  return ordo_plugins_wire(((ordo_instance *)ctx)->model, self);
+}
+
+static ordo_status job_freeze(void *ctx, const ordo_param *param)
+{
+  ordo_instance *instance = ctx;
+  ordo_param_record *record = ordo_model_param(instance->model, param);
+  return record ? ordo_inject_freeze(instance, record) : misuse(instance, "freeze was given a parameter of another model", NULL);
+}
+
+static ordo_status job_store_param(void *ctx, const ordo_param *param, const ordo_dtype_ops *ops)
+{
+  ordo_instance *instance = ctx;
+  ordo_param_record *record = ordo_model_param(instance->model, param);
+  return record ? ordo_inject_store(instance, record, ops) : misuse(instance, "store_param was given a parameter of another model", NULL);
+}
+
+static ordo_status job_add_adapter(void *ctx, const ordo_adapter *adapter, const ordo_param **a, const ordo_param **b)
+{
+  ordo_instance *instance = ctx;
+  if (!adapter || !ORDO_HAS(adapter, ordo_adapter, b) || !ordo_model_param(instance->model, adapter->base))
+    return misuse(instance, "add_adapter was given an incomplete adapter, or a parameter of another model", NULL);
+  return ordo_inject_adapter(instance, adapter, a, b);
+}
+
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
 {
   const ordo_session *session = instance->session;
@@ -290,6 +317,10 @@ void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis)
                              .count_memory = job_count_memory,
                              .set_allocator = job_set_allocator,
                              .axis_part = job_axis_part,
+                             .convert_param = job_convert_param,
                              .dry_run = session->space ? 1 : 0,
-                             .convert_param = job_convert_param};
+                             .wire = job_wire,
+                             .freeze = job_freeze,
+                             .store_param = job_store_param,
+                             .add_adapter = job_add_adapter};
 }

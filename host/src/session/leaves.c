@@ -85,7 +85,7 @@ static ordo_status point_param(ordo_model_state *model, ordo_param *param, void 
     return ORDO_OK;
   param->data = data;
   param->grad = grad;
-  if (!embedder->bind)
+  if (!embedder->bind || param->dtype >= ORDO_DTYPE_OPAQUE) /* opaque.c binds what it has unpacked */
     return ORDO_OK;
   return ordo_session_embedder_status(model->session, "bind", embedder->bind(embedder->ctx, &model->view, param, data, grad), before);
 }

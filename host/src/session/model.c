@@ -69,6 +69,7 @@ void ordo_model_state_free(ordo_model_state *model)
   g_hash_table_unref(model->units_by_name);
   g_hash_table_unref(model->params_by_name);
   g_hash_table_unref(model->ties);
+  ordo_memory_release(model->session->memory, model->unpacked);
   g_free((char *)model->view.name);
   g_free(model);
 }
@@ -153,24 +154,11 @@ static ordo_status check_desc(ordo_model_state *model, const ordo_param_desc *de
   return ORDO_OK;
 }
 
-ordo_status ordo_model_builder_param(ordo_model_builder *builder, const ordo_param_desc *given, uint32_t *index)
+/* A record of the description in the unit, last of its params. */
+static ordo_param_record *append(ordo_model_state *model, ordo_unit_record *unit, const ordo_param_desc *given, int64_t numel)
 {
-  ordo_model_state *model = builder->model;
-  ordo_param_desc desc = {0};
-  ordo_param_record *record;
-  ordo_unit_record *unit;
-  int64_t numel;
-  ordo_status status = check_open(builder);
-  if (status != ORDO_OK)
-    return status;
-  if (!given)
-    return refuse(model, model->view.name, "", "pass a filled ordo_param_desc", "the description of a parameter is null");
-  memcpy(&desc, given, MIN(given->struct_size, sizeof desc));
-  numel = desc.ndim <= ORDO_MAX_DIMS ? shape_numel(&desc) : -1;
-  if ((status = check_desc(model, &desc, numel)) != ORDO_OK)
-    return status;
-  unit = g_ptr_array_index(model->units, model->units->len - 1);
-  record = g_new0(ordo_param_record, 1);
+  const ordo_param_desc desc = *given;
+  ordo_param_record *record = g_new0(ordo_param_record, 1);
   record->param.struct_size = sizeof record->param;
   record->param.name = g_strdup(desc.name);
   record->param.index = model->params->len;
@@ -200,6 +188,25 @@ ordo_status ordo_model_builder_param(ordo_model_builder *builder, const ordo_par
   g_ptr_array_add(model->params, record);
   g_ptr_array_add(unit->params, record);
   g_hash_table_insert(model->params_by_name, (gpointer)record->param.name, record);
+  return record;
+}
+
+ordo_status ordo_model_builder_param(ordo_model_builder *builder, const ordo_param_desc *given, uint32_t *index)
+{
+  ordo_model_state *model = builder->model;
+  ordo_param_desc desc = {0};
+  ordo_param_record *record;
+  int64_t numel;
+  ordo_status status = check_open(builder);
+  if (status != ORDO_OK)
+    return status;
+  if (!given)
+    return refuse(model, model->view.name, "", "pass a filled ordo_param_desc", "the description of a parameter is null");
+  memcpy(&desc, given, MIN(given->struct_size, sizeof desc));
+  numel = desc.ndim <= ORDO_MAX_DIMS ? shape_numel(&desc) : -1;
+  if ((status = check_desc(model, &desc, numel)) != ORDO_OK)
+    return status;
+  record = append(model, g_ptr_array_index(model->units, model->units->len - 1), &desc, numel);
   if (index)
     *index = record->param.index;
   return ORDO_OK;
@@ -260,27 +267,59 @@ static ordo_leaf_record *first_leaf(ordo_model_state *model, ordo_param_record *
   return ordo_leaf_record_new(model, &spec, NULL);
 }
 
+/* The handed-out arrays follow the description. */
+static void show_params(ordo_model_state *model)
+{
+  void **params = g_new0(void *, model->params->len);
+  g_ptr_array_add(model->arrays, params);
+  for (guint i = 0; i < model->params->len; i++)
+    params[i] = &((ordo_param_record *)g_ptr_array_index(model->params, i))->param;
+  for (guint i = 0; i < model->units->len; i++) {
+    ordo_unit_record *unit = g_ptr_array_index(model->units, i);
+    unit->unit.n_params = unit->params->len;
+    unit->unit.params = (const ordo_param *const *)unit->params->pdata;
+  }
+  model->view.params = (const ordo_param *const *)params;
+  model->view.n_params = model->params->len;
+}
+
+ordo_status ordo_model_state_add(ordo_model_state *model, uint32_t unit, const ordo_param_desc *desc, ordo_param_record **result)
+{
+  g_autoptr(GPtrArray) leaves = g_ptr_array_new();
+  int64_t numel = shape_numel(desc);
+  ordo_param_record *record;
+  ordo_leaf_record *leaf;
+  ordo_status status = check_desc(model, desc, numel);
+  if (status != ORDO_OK)
+    return status;
+  record = append(model, g_ptr_array_index(model->units, unit), desc, numel);
+  record->n_members = (record->param.flags & ORDO_PARAM_REQUIRES_GRAD) ? 1 : 0;
+  for (uint32_t i = 0; i < model->view.n_leaves; i++)
+    g_ptr_array_add(leaves, model->view.leaves[i]);
+  leaf = first_leaf(model, record);
+  record->param.leaf = &leaf->leaf;
+  g_ptr_array_add(leaves, leaf);
+  show_params(model);
+  ordo_leaves_publish(model, leaves);
+  *result = record;
+  return ORDO_OK;
+}
+
 ordo_status ordo_model_state_finish(ordo_model_state *model)
 {
   g_autoptr(GPtrArray) leaves = g_ptr_array_new();
-  void **units, **params;
+  void **units;
   if (model->params->len == 0)
     return refuse(model, model->view.name, "model_build returned without describing a parameter",
                   "describe units and parameters with the builder", "the model has no parameters");
   join_ties(model);
   units = g_new0(void *, model->units->len);
-  params = g_new0(void *, model->params->len);
   g_ptr_array_add(model->arrays, units);
-  g_ptr_array_add(model->arrays, params);
-  for (guint i = 0; i < model->units->len; i++) {
-    ordo_unit_record *unit = g_ptr_array_index(model->units, i);
-    unit->unit.n_params = unit->params->len;
-    unit->unit.params = (const ordo_param *const *)unit->params->pdata;
-    units[i] = &unit->unit;
-  }
+  for (guint i = 0; i < model->units->len; i++)
+    units[i] = &((ordo_unit_record *)g_ptr_array_index(model->units, i))->unit;
+  show_params(model);
   for (guint i = 0; i < model->params->len; i++) {
     ordo_param_record *param = g_ptr_array_index(model->params, i);
-    params[i] = &param->param;
     if (param->root == param)
       g_ptr_array_add(leaves, first_leaf(model, param));
   }
@@ -291,8 +330,6 @@ ordo_status ordo_model_state_finish(ordo_model_state *model)
   }
   model->view.units = (const ordo_unit *const *)units;
   model->view.n_units = model->units->len;
-  model->view.params = (const ordo_param *const *)params;
-  model->view.n_params = model->params->len;
   ordo_leaves_publish(model, leaves);
   model->view.generation = 0;
   model->last_backward = model->view.n_units;

@@ -371,6 +371,22 @@ void ordo_plugins_unload(ordo_session *session)
   }
 }
 
+const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **self)
+{
+  const GPtrArray *instances = model->session->instances;
+  *self = NULL;
+  for (guint i = 0; i < instances->len; i++) {
+    const ordo_instance *instance = g_ptr_array_index(instances, i);
+    const ordo_precision *table = instance->plugin->precision;
+    if (instance->model != model || !table || !ORDO_CAN(table, ordo_precision, wire_bytes) || !table->pre_all_gather ||
+        !table->post_all_gather)
+      continue;
+    *self = instance->self;
+    return table;
+  }
+  return NULL;
+}
+
 /* A comm hook is a plugin with options of its own, made on first use for one strategy instance. */
 const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self)
 {

@@ -71,19 +71,26 @@ ordo_status ordo_session_refuse(ordo_session *session, const char *call, const c
                           "%s was called out of order", call);
 }
 
+/* A collective of the host itself leaves no record; the provider knows more. To be called before anything is torn down, whose own errors
+ * would otherwise be read as the cause. */
+void ordo_session_explain(ordo_session *session, ordo_status status)
+{
+  const gboolean lost = status == ORDO_E_TIMEOUT || status == ORDO_E_PEER_LOST;
+  const char *text = session->comm && session->comm->error_text ? session->comm->error_text(session->comm->ctx) : NULL;
+  const char *code = status == ORDO_E_TIMEOUT ? "E-COMM-TIMEOUT" : lost ? "E-COMM-PEER-LOST" : "E-COMM-FAILED";
+  if (ordo_errors_count(ordo_session_errors(session)) == 0)
+    ordo_errors_push(ordo_session_errors(session), status, code, session->where, text, "look at the first error of the other ranks",
+                     "a collective of the host failed");
+}
+
 ordo_status ordo_session_fail(ordo_session *session, ordo_status status)
 {
-  const ordo_error *error = ordo_errors_at(ordo_session_errors(session), 0);
+  const ordo_error *error;
   gboolean lost = status == ORDO_E_TIMEOUT || status == ORDO_E_PEER_LOST;
   if (session->state == ORDO_SESSION_DEAD || (session->state == ORDO_SESSION_FAILED && !lost))
     return status;
-  if (!error) { /* a collective of the host itself: the provider knows more */
-    const char *text = session->comm->error_text ? session->comm->error_text(session->comm->ctx) : NULL;
-    const char *code = status == ORDO_E_TIMEOUT ? "E-COMM-TIMEOUT" : lost ? "E-COMM-PEER-LOST" : "E-COMM-FAILED";
-    ordo_errors_push(ordo_session_errors(session), status, code, session->where, text, "look at the first error of the other ranks",
-                     "a collective of the host failed");
-    error = ordo_errors_at(ordo_session_errors(session), 0);
-  }
+  ordo_session_explain(session, status);
+  error = ordo_errors_at(ordo_session_errors(session), 0);
   session->state = lost ? ORDO_SESSION_DEAD : ORDO_SESSION_FAILED;
   session->dead_status = status;
   g_free(session->dead_text);
@@ -273,6 +280,7 @@ ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *pla
     return status;
   session = session_new(context, plan, embedder, options, opener);
   session->depth = 1;
+  session->where = "ordo_session_create";
   status = begin_dry(session);
   if (status == ORDO_OK)
     status = make_mesh(session);
@@ -286,6 +294,8 @@ ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *pla
     status = ordo_plugins_load(session);
   if (status == ORDO_OK)
     status = ordo_plugins_probe(session);
+  if (status != ORDO_OK)
+    ordo_session_explain(session, status);
   session->depth = 0;
   session->where = NULL;
   if (status == ORDO_OK)

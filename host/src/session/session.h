@@ -59,7 +59,8 @@ typedef struct ordo_param_record {
 typedef struct ordo_unit_record {
   ordo_unit unit; /* first */
   GPtrArray *params;
-  gint64 forward_in; /* serial of the last micro-batch that ran it forward */
+  gint64 forward_in;  /* serial of the last micro-batch that ran it forward */
+  gboolean is_packed; /* has params of an opaque type */
 } ordo_unit_record;
 
 typedef struct ordo_unit_call {
@@ -116,6 +117,7 @@ struct ordo_model_state {
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
   gboolean full_open;   /* inside a scope of gather_full */
   guint32 full_flags;   /* with which it was opened */
+  float *unpacked;      /* room for the opaque params of a unit, null without any */
   ordo_model_calls calls;
   ordo_model_builder builder;
 };
@@ -238,6 +240,8 @@ char *ordo_session_state_text(const ordo_session *session);
 ordo_status ordo_session_refuse(ordo_session *session, const char *call, const char *legal);
 /* A failure that leaves nothing to go on with: the session can only be destroyed. TIMEOUT and PEER_LOST make it dead. Returns `status`. */
 ordo_status ordo_session_fail(ordo_session *session, ordo_status status);
+/* Records that a collective of the host failed, if nothing is recorded yet: before anything is torn down. */
+void ordo_session_explain(ordo_session *session, ordo_status status);
 /* Makes sure that a status from a plugin has a record; `before` is the number of records before the call. */
 /* The status, ORDO_E_INTERNAL for one that this release does not know. */
 ordo_status ordo_plugin_known_status(ordo_status status);
@@ -263,6 +267,8 @@ ordo_model_state *ordo_model_state_new(ordo_session *session, const char *name, 
 void ordo_model_state_free(ordo_model_state *model);
 /* Freezes the description and makes the first leaves: one per tie group. */
 ordo_status ordo_model_state_finish(ordo_model_state *model);
+/* Adds a param with its leaf to a unit of a model that is described already. */
+ordo_status ordo_model_state_add(ordo_model_state *model, uint32_t unit, const ordo_param_desc *desc, ordo_param_record **record);
 /* Text over names, shapes, dtypes and ties, equal on ranks that hold the same model. */
 char *ordo_model_state_digest(const ordo_model_state *model);
 /* The record behind a pointer that a plugin passed, null if it is not of this model. */
@@ -290,6 +296,18 @@ ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *recor
 /* n elements of a floating type to fp32 and back, rounded to nearest even. */
 void ordo_convert_widen(ordo_dtype dtype, const void *src, int64_t n, float *dst);
 void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *dst);
+
+/* inject.c */
+ordo_status ordo_inject_freeze(ordo_instance *instance, ordo_param_record *record);
+ordo_status ordo_inject_store(ordo_instance *instance, ordo_param_record *record, const ordo_dtype_ops *ops);
+ordo_status ordo_inject_adapter(ordo_instance *instance, const ordo_adapter *adapter, const ordo_param **a, const ordo_param **b);
+
+/* opaque.c */
+/* Once, after the set-up. */
+ordo_status ordo_opaque_prepare(ordo_model_state *model);
+/* Around the computation of a unit that is_packed. */
+ordo_status ordo_opaque_open(ordo_model_state *model, const ordo_unit_record *unit);
+ordo_status ordo_opaque_close(ordo_model_state *model, const ordo_unit_record *unit);
 
 /* accumulate.c */
 /* A step begins: decides which gradients add up in fp32 sums; `all`: those of several losses do. */
@@ -341,6 +359,8 @@ ordo_status ordo_plugins_make_instances(ordo_session *session);
 void ordo_plugins_destroy_instances(ordo_session *session);
 void ordo_plugins_unload(ordo_session *session);
 const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self);
+/* The precision plugin of a model that packs what is gathered, null if there is none. */
+const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **self);
 
 /* job.c */
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis);

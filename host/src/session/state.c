@@ -168,6 +168,29 @@ static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, 
   return ORDO_OK;
 }
 
+/* Weights of an opaque type: the leaf is unpacked, and packed again after an import. Whoever sharded it need not know how. */
+static ordo_status move_packed(ordo_leaf_record *record, const ordo_chunk *held, const ordo_chunk *chunk, float *packed, gboolean out)
+{
+  const ordo_leaf *leaf = &record->leaf;
+  const ordo_dtype_ops *ops = leaf->opaque;
+  g_autofree float *values = g_try_new(float, (gsize)MAX(leaf->numel, 1));
+  copying c = {.dtype = ORDO_F32, .packed = packed, .out = out};
+  if (!values)
+    return ordo_weights_no_memory(record->model, leaf, (size_t)leaf->numel * sizeof(float));
+  if (!leaf->data)
+    return ORDO_E_NOT_FOUND;
+  c.array = values + held->leaf_offset;
+  ordo_status status = ops->unpack(ops->ctx, leaf->data, leaf->numel, values);
+  if (status == ORDO_OK)
+    for_runs(chunk, held->extent, held->offset, held->begin, copy_run, &c);
+  if (status == ORDO_OK && !out)
+    status = ops->pack(ops->ctx, values, leaf->numel, leaf->data);
+  return status == ORDO_OK ? ORDO_OK
+                           : refuse(record->model->session, ORDO_E_INVALID, "E-OPAQUE-UNPACK", leaf->name, ops->name,
+                                    "this is a defect of the plugin that owns the type: report it to its author with this text",
+                                    "packed weights cannot be converted");
+}
+
 /* Slots are asked for here, so that "no state yet" is one answer whoever copies. */
 static ordo_status move_chunk(ordo_leaf_record *record, const ordo_chunk *chunk, int32_t slot, float *packed, gboolean out)
 {
@@ -185,6 +208,8 @@ static ordo_status move_chunk(ordo_leaf_record *record, const ordo_chunk *chunk,
                   "walk leaf->placement->chunks, and ask other ranks for the rest", "a chunk is not held here");
   if (slot >= 0 && !record->model->optimizer->slot(record->model->optimizer->ctx, leaf, (uint32_t)slot))
     return ORDO_E_NOT_FOUND;
+  if (slot < 0 && leaf->opaque)
+    return move_packed(record, held, chunk, packed, out);
   if (out && ops && ORDO_CAN(ops, ordo_state_ops, export_chunk))
     return ordo_session_plugin_status(session, owner->plugin, ops->export_chunk(owner->self, &record->leaf, chunk, slot, packed), 0);
   if (!out && ops && ORDO_CAN(ops, ordo_state_ops, import_chunk))

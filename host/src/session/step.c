@@ -202,6 +202,12 @@ double ordo_session_step_weight(const ordo_session *session)
   return session->weight;
 }
 
+/* A unit whose packed params cannot be unpacked or bound is half open: nothing to go on with. */
+static ordo_status packed(ordo_session *session, ordo_status status)
+{
+  return status == ORDO_OK ? ORDO_OK : ordo_session_fail(session, status);
+}
+
 static void begin_units(ordo_session *session)
 {
   session->micro_serial++;
@@ -251,6 +257,8 @@ ordo_status ordo_session_pre_forward(ordo_session *session, uint32_t index, uint
     return ordo_session_leave(session, status);
   }
   status = run_unit_calls(session, model->calls.pre_forward, &record->unit, "pre_forward");
+  if (G_UNLIKELY(status == ORDO_OK && record->is_packed))
+    status = packed(session, ordo_opaque_open(model, record));
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
   record->forward_in = session->micro_serial;
@@ -273,7 +281,9 @@ ordo_status ordo_session_post_forward(ordo_session *session, uint32_t index, uin
   FIND_UNIT(session, index, unit, "post_forward");
   if (G_UNLIKELY(!is_open(session, index, unit)))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("post_forward"), "for the unit whose forward is open"));
-  status = run_unit_calls(session, model->calls.post_forward, &record->unit, "post_forward");
+  status = G_UNLIKELY(record->is_packed) ? packed(session, ordo_opaque_close(model, record)) : ORDO_OK;
+  if (G_LIKELY(status == ORDO_OK))
+    status = run_unit_calls(session, model->calls.post_forward, &record->unit, "post_forward");
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
   session->state = session->state == ORDO_SESSION_FORWARD ? ORDO_SESSION_MICRO : ORDO_SESSION_EVAL;
@@ -289,6 +299,8 @@ ordo_status ordo_session_pre_backward(ordo_session *session, uint32_t index, uin
     return ordo_session_leave(
         session, ordo_session_refuse(session, NAME("pre_backward"), "for units that ran forward in this micro-batch, in descending order"));
   status = run_unit_calls(session, model->calls.pre_backward, &record->unit, "pre_backward");
+  if (G_UNLIKELY(status == ORDO_OK && record->is_packed))
+    status = packed(session, ordo_opaque_open(model, record));
   if (G_LIKELY(status == ORDO_OK))
     status = progress(session, model);
   if (G_UNLIKELY(status != ORDO_OK))
@@ -352,7 +364,9 @@ ordo_status ordo_session_post_backward(ordo_session *session, uint32_t index, ui
   FIND_UNIT(session, index, unit, "post_backward");
   if (G_UNLIKELY(!is_open(session, index, unit)))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("post_backward"), "for the unit whose backward is open"));
-  status = run_unit_calls(session, model->calls.post_backward, &record->unit, "post_backward");
+  status = G_UNLIKELY(record->is_packed) ? packed(session, ordo_opaque_close(model, record)) : ORDO_OK;
+  if (G_LIKELY(status == ORDO_OK))
+    status = run_unit_calls(session, model->calls.post_backward, &record->unit, "post_backward");
   if (G_LIKELY(status == ORDO_OK))
     status = progress(session, model);
   if (G_UNLIKELY(status != ORDO_OK))

@@ -101,7 +101,7 @@ static void restore_params(const model_undo *copy, ordo_model_state *model)
     gboolean moved = record->param.data != copy->params[i].data || record->param.grad != copy->params[i].grad;
     record->param = copy->params[i];
     record->grad_held = FALSE;
-    if (moved && embedder->bind &&
+    if (moved && embedder->bind && record->param.dtype < ORDO_DTYPE_OPAQUE &&
         embedder->bind(embedder->ctx, &model->view, &record->param, record->param.data, record->param.grad) != ORDO_OK)
       ordo_context_log(model->session->context, ORDO_LOG_WARNING, "undo: the embedder refused to bind '%s' back", record->param.name);
   }

@@ -80,6 +80,21 @@ typedef struct ordo_allocator {
 } ordo_allocator;
 ORDO_PIN_LAST(ordo_allocator, free);
 
+/* A low-rank addition to a linear layer with weight `base` [out, in]: y = x base^T + scale * (x a^T) b^T. */
+typedef struct ordo_adapter {
+  size_t struct_size;
+  const ordo_param *base;
+  const char *name_a; /* of the param a [rank, in]; copied */
+  const char *name_b; /* of the param b [out, rank]; copied */
+  int64_t rank;
+  double scale;
+  float *a; /* first values, the same on every rank: storage of the plugin, which must stay until destroy. Weights may be trained there */
+  float *b;
+} ordo_adapter;
+ORDO_PIN_LAST(ordo_adapter, b);
+
+struct ordo_precision; /* precision.h */
+
 typedef struct ordo_job {
   size_t struct_size;
   void *ctx; /* first argument of every function below */
@@ -150,13 +165,6 @@ typedef struct ordo_job {
   /* The communicator of `size` consecutive ranks of the instance's axis (coordinates k * size .. k * size + size - 1), owned by the host.
    * Collective over the mesh. Errors: INVALID (size does not divide the axis), those of start. [main] since 0.1 */
   ordo_status (*axis_part)(void *ctx, int32_t size, const ordo_comm **part);
-  /* 1: a dry run. Everything is called as in a real one, and counted, but tensors have no storage: memory of `alloc` under any tag but
-   * ORDO_MEM_OTHER, memory of comm->alloc, and what data and grad of params and leaves point at are addresses that must not be read or
-   * written (a fault). They may be given to bind, set_grad, replace_leaves and collectives, and calculated with. Collectives leave them
-   * alone; buffers with storage (votes) are as with peers that contribute nothing. read_weights and allocators of set_allocator are not
-   * used. A plugin that keeps to this says dry_run=yes in its manifest (manifest.h); a job with another is refused. */
-  uint32_t dry_run;
-  uint32_t reserved;
   /* Changes the element types of a param and its gradient to ORDO_F32, ORDO_F16 or ORDO_BF16, with all members of its tie group and
    * their leaf. Data that exists is converted (to nearest even) into storage of the host, and the embedder is told; what does not
    * exist yet will be loaded from fp32 and rounded. Unless ORDO_CONVERT_ADD_LOW is given, the host adds a 16-bit gradient up in fp32
@@ -164,8 +172,32 @@ typedef struct ordo_job {
    * precision.initialize. Errors: STATE (another step), INVALID (type), UNSUPPORTED (the embedder computes fp32 only, or the leaf is
    * sharded), NOMEM, those of the embedder. [main] since 0.1 */
   ordo_status (*convert_param)(void *ctx, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
+  /* 1: a dry run. Everything is called as in a real one, and counted, but tensors have no storage: memory of `alloc` under any tag but
+   * ORDO_MEM_OTHER, memory of comm->alloc, and what data and grad of params and leaves point at are addresses that must not be read or
+   * written (a fault). They may be given to bind, set_grad, replace_leaves and collectives, and calculated with. Collectives leave them
+   * alone; buffers with storage (votes) are as with peers that contribute nothing. read_weights and allocators of set_allocator are not
+   * used. A plugin that keeps to this says dry_run=yes in its manifest (manifest.h); a job with another is refused. */
+  uint32_t dry_run;
+  uint32_t reserved;
+  /* What happens to parameters of the model on their way through an all-gather: the table of its precision plugin, whose
+   * pre_all_gather, post_all_gather and wire_bytes are then all present, and its instance in *instance. Null: they travel as they are. A
+   * strategy that gathers parameters asks once its leaves are made. [main] since 0.1 */
+  const struct ordo_precision *(*wire)(void *ctx, void **instance);
+  /* Takes a param, with its tie group and leaf, out of training: no gradient, in no optimizer. Legal in model.inject. Errors: STATE
+   * (another step). [main] since 0.1 */
+  ordo_status (*freeze)(void *ctx, const ordo_param *param);
+  /* From weights.load on the leaf of a frozen, untied param holds what `ops` packs; param->dtype is ops->id and param->data points at the
+   * packed whole. The host unpacks it to fp32 for the embedder while its unit runs, and drops that afterwards. `ops` stays with the
+   * plugin, until destroy. Legal in model.inject, before there are weights. Errors: STATE (another step, weights there), INVALID (ops
+   * incomplete, rows that are no whole blocks, param trained or tied), UNSUPPORTED (the embedder cannot bind). [main] since 0.1 */
+  ordo_status (*store_param)(void *ctx, const ordo_param *param, const ordo_dtype_ops *ops);
+  /* Adds the two params of a low-rank adapter to the unit of adapter->base and has the embedder compute with them. They are trained
+   * unless the session only evaluates, and are in *a and *b (may be null) afterwards. job->model->params and the arrays of its units are
+   * new ones then. Legal in model.inject. Errors: STATE (another step), INVALID (names, rank, base not 2-D, no values), UNSUPPORTED (the
+   * embedder has no adapters, or none there), NOMEM. [main] since 0.1 */
+  ordo_status (*add_adapter)(void *ctx, const ordo_adapter *adapter, const ordo_param **a, const ordo_param **b);
 } ordo_job;
-ORDO_PIN_LAST(ordo_job, convert_param);
+ORDO_PIN_LAST(ordo_job, add_adapter);
 
 /* 1 if tensors may be read and written: everywhere but in a dry run. [any] since 0.1 */
 ORDO_INLINE int ordo_job_has_data(const ordo_job *job)

@@ -329,6 +329,32 @@ static void two_units_at_a_time(void **state)
   rig_end(&r);
 }
 
+/* A place that was taken by hand is not there for a prefetch, whatever a list asks for. */
+static void a_prefetch_takes_no_third_place(void **state)
+{
+  const uint32_t next[] = {2};
+  (void)state;
+  rig r;
+  int64_t peak[2];
+  begin(&r, STRATEGY ":backward_prefetch=none");
+  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
+  rig_ok(rig_control(&r, ORDO_CONTROL_UNSHARD, 2, 1), "one by hand");
+  rig_ok(rig_control(&r, ORDO_CONTROL_UNSHARD, 3, 1), "the other");
+  rig_ok(rig_control(&r, ORDO_CONTROL_RESHARD, 2, 0), "and back");
+  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
+  ordo_session_memory(r.session, ORDO_MEM_WEIGHTS, NULL, &peak[0]);
+  ordo_control list = ordo_control_make(ORDO_CONTROL_FORWARD_PREFETCH, 1, 0);
+  list.units = next;
+  list.n_units = 1;
+  rig_ok(ordo_session_control(r.session, 0, &list), "list");
+  rig_ok(rig_control(&r, ORDO_CONTROL_UNSHARD, 3, 1), "one by hand");
+  rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
+  ordo_session_memory(r.session, ORDO_MEM_WEIGHTS, NULL, &peak[1]);
+  assert_int_equal(peak[1], peak[0]);
+  rig_compare(&r);
+  rig_end(&r);
+}
+
 /* ---- when units are released ---- */
 
 static void released_after_forward_or_kept(void **state)
@@ -582,6 +608,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(an_update_ends_what_was_gathered),
       cmocka_unit_test(released_by_hand_it_is_gathered_again),
       cmocka_unit_test(two_units_at_a_time),
+      cmocka_unit_test(a_prefetch_takes_no_third_place),
       cmocka_unit_test(released_after_forward_or_kept),
       cmocka_unit_test(kept_after_backward),
       cmocka_unit_test(lists_change_the_order_of_all_gathers),

@@ -330,12 +330,18 @@ static ordo_status plain(void *data, const char *member)
   }
 PLAIN(validate)
 PLAIN(setup_environment)
-PLAIN(inject)
 PLAIN(partition)
 PLAIN(after_setup)
 PLAIN(eval_begin)
 PLAIN(eval_end)
 PLAIN(masters_to_model)
+
+static ordo_status fake_inject(void *data)
+{
+  const fake_instance *self = data;
+  ordo_status status = hear(self, "inject");
+  return status == ORDO_OK && self->knobs->injects ? self->knobs->injects(self->knobs->injects_ctx, self->job) : status;
+}
 
 static ordo_status fake_prepare_optimizer(void *data, ordo_optimizer *optimizer)
 {
@@ -473,6 +479,7 @@ static const ordo_precision full_precision = {.struct_size = sizeof full_precisi
                                               .create = fake_create,
                                               .validate = fake_validate,
                                               .destroy = fake_destroy,
+                                              .inject = fake_inject,
                                               .convert_model = fake_convert_model,
                                               .wrap_optimizer = fake_wrap_optimizer,
                                               .undo = fake_undo,
@@ -602,6 +609,17 @@ static ordo_status convert(void *ctx, const ordo_model *model, const ordo_param 
   return k->refuses_convert ? ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "not this type", "toy", "", "") : ORDO_OK;
 }
 
+static ordo_status adapt(void *ctx, const ordo_model *model, const ordo_param *base, const ordo_param *a, const ordo_param *b, double scale)
+{
+  kit *k = ctx;
+  (void)model;
+  assert_int_equal(a->unit, base->unit);
+  assert_int_equal(a->shape[0], b->shape[1]);
+  assert_true(scale > 0);
+  k->adapters++;
+  return k->refuses_convert ? ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "no adapter", "toy", "", "") : ORDO_OK;
+}
+
 typedef struct sgd {
   kit *k;
   ordo_group group;
@@ -724,7 +742,8 @@ kit *kit_new(void)
                                 .optimizer_create = optimizer_create,
                                 .scheduler_step = scheduler_step,
                                 .phase = on_phase,
-                                .convert = convert};
+                                .convert = convert,
+                                .adapt = adapt};
   k->options.struct_size = sizeof k->options;
   current = k;
   return k;
@@ -880,6 +899,8 @@ ordo_status kit_micro(kit *k, float grad)
   for (uint32_t u = model->n_units; u-- > 0 && status == ORDO_OK;) {
     status = ordo_session_pre_backward(k->session, 0, u);
     for (uint32_t p = 0; p < model->units[u]->n_params && status == ORDO_OK; p++) {
+      if (!(model->units[u]->params[p]->flags & ORDO_PARAM_REQUIRES_GRAD))
+        continue;
       write_grad(k, model->units[u]->params[p], grad * (float)ordo_session_loss_factor(k->session));
       status = ordo_session_grad_ready(k->session, 0, model->units[u]->params[p]->index);
     }

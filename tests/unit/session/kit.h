@@ -31,6 +31,8 @@ typedef struct fake {
   gboolean fp16, bf16;   /* op_dtype(matmul) */
   ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
   uint32_t convert_flags;
+  ordo_status (*injects)(void *ctx, const ordo_job *job); /* model.inject calls it */
+  void *injects_ctx;
   gboolean late;         /* unscale converts again, which is too late */
   double scale;          /* loss scale, 0: 1 */
   gboolean overflow;     /* unscale reports one */
@@ -69,6 +71,7 @@ typedef struct kit {
   float *storage[8];
   ordo_leaf *kept_leaf; /* of model_build's first optimizer view */
   gboolean refuses_convert;
+  guint adapters; /* that it was told of */
   guint converts;
   guint rebinds, binds, optimizers, scheduler_steps;
   double last_factor;

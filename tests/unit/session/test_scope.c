@@ -167,6 +167,27 @@ static void a_scope_that_is_no_pair_is_refused_and_harmless(void **state)
   }
 }
 
+/* A step inside a scope would train weights that the end of the scope overwrites with older ones. Slips of this kind harm nothing. */
+static void scopes_are_pairs_and_hold_no_training_step(void **state)
+{
+  ordo_strategy table;
+  kit *k = ready(&table, TRUE);
+  (void)state;
+  assert_int_equal(ordo_session_release_full(k->session, 0), ORDO_E_STATE);
+  kit_assert_mentions(k, "no scope of full parameters is open");
+  assert_int_equal(ordo_session_gather_full(k->session, 0, ORDO_GATHER_RANK0_ONLY), ORDO_OK);
+  assert_int_equal(ordo_session_gather_full(k->session, 0, ORDO_GATHER_RANK0_ONLY), ORDO_E_STATE);
+  kit_assert_mentions(k, "inside the scope");
+  assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_E_STATE);
+  kit_assert_mentions(k, "inside the scope of full parameters");
+  assert_int_equal(ordo_session_eval_begin(k->session), ORDO_OK);
+  assert_int_equal(ordo_session_eval_end(k->session), ORDO_OK);
+  assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_E_STATE);
+  assert_int_equal(ordo_session_release_full(k->session, 0), ORDO_OK);
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_OK);
+  kit_free(k);
+}
+
 static void a_schedule_is_taken_over_or_left_to_the_embedder(void **state)
 {
   ordo_strategy table;
@@ -241,6 +262,7 @@ int main(void)
       cmocka_unit_test(forwards_inside_a_scope_need_values_on_every_rank),
       cmocka_unit_test(state_stays_where_it_is_inside_a_scope),
       cmocka_unit_test(a_scope_that_is_no_pair_is_refused_and_harmless),
+      cmocka_unit_test(scopes_are_pairs_and_hold_no_training_step),
       cmocka_unit_test(a_schedule_is_taken_over_or_left_to_the_embedder),
       cmocka_unit_test(a_unit_may_be_overridden),
       cmocka_unit_test(op_dtype_asks_the_precision_plugin),

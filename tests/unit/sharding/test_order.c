@@ -236,6 +236,25 @@ static void a_reference_model_is_sharded_as_well(void **state)
     }
 }
 
+/* A step inside a scope would train shards that the end of the scope overwrites with what the scope holds. Refused, it harms nothing. */
+static void no_training_step_in_a_scope_of_full_parameters(void **state)
+{
+  (void)state;
+  for (int i = 0; i < N; i++) {
+    rig r;
+    const rig_options options = options_of(i);
+    rig_ok(rig_begin(&r, &options), "begin");
+    rig_ok(ordo_session_gather_full(r.session, 0, ORDO_GATHER_WRITE_BACK), "gather_full");
+    rig_expect(ordo_session_step_begin(r.session, 1, 1.0), ORDO_E_STATE, "scope of full parameters|release_full");
+    rig_expect(ordo_session_gather_full(r.session, 0, 0), ORDO_E_STATE, "inside the scope of full parameters");
+    rig_ok(ordo_session_release_full(r.session, 0), "release_full");
+    rig_expect(ordo_session_release_full(r.session, 0), ORDO_E_STATE, "no scope");
+    rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
+    rig_compare(&r);
+    rig_end(&r);
+  }
+}
+
 /* No dimension is above 3: ranks that hold no element of a parameter, or of any. */
 static void more_ranks_than_any_dimension(void **state)
 {
@@ -269,6 +288,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(a_kept_pointer_reads_nan_after_forward_and_after_the_step),
       cmocka_unit_test(poison_stops_the_step),
       cmocka_unit_test(a_reference_model_is_sharded_as_well),
+      cmocka_unit_test(no_training_step_in_a_scope_of_full_parameters),
       cmocka_unit_test(more_ranks_than_any_dimension),
   };
   rig_start(argc, argv);

@@ -1,0 +1,107 @@
+/* wire.c - gathers of packed parameters: what the precision plugin makes of each piece travels, and is unpacked on arrival.
+ *
+ * The shards stay as they are; only the message is packed (fp8 with a scale, a quarter of the bytes). Pieces differ in size once packed, so
+ * every rank sends one range of bytes, piece after piece, and finds out for itself where which one begins. A gather in flight takes a slot
+ * of two ranges, its own and that of all ranks; the oldest is finished when none is free.
+ *
+ * Not packed: whole parameters for export (exact), and what reshard_after_forward=N keeps between forward and backward.
+ */
+#include "private.h"
+
+#include <string.h>
+
+static const ordo_leaf *leaf_of(const sharding *s, const sharding_group *group, uint32_t piece)
+{
+  return s->callbacks.leaf != NULL ? s->callbacks.leaf(s->callbacks.self, group, piece) : NULL;
+}
+
+static int64_t wire_bytes(const sharding *s, const sharding_group *group, uint32_t piece)
+{
+  return s->wire->wire_bytes(s->wire_self, leaf_of(s, group, piece), group->pieces[piece].count);
+}
+
+/* Slots for the largest group, on first use: the leaves that the plugin is asked about do not exist before. */
+static ordo_status reserve(sharding *s)
+{
+  const ordo_job *job = s->job;
+  size_t most = 1;
+  if (s->wire_block != NULL)
+    return ORDO_OK;
+  for (uint32_t g = 0; g < s->n_groups; g++) {
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < s->groups[g].n_pieces; i++) {
+      int64_t piece = wire_bytes(s, &s->groups[g], i);
+      if (piece < 0)
+        return sharding_fail(job, ORDO_E_INVALID, "report this to the author of the precision plugin",
+                             "the precision plugin says that %lld elements of '%s' are %lld bytes packed",
+                             (long long)s->groups[g].pieces[i].count, s->groups[g].name, (long long)piece);
+      bytes += piece;
+    }
+    s->groups[g].run->wire_bytes = bytes;
+    most = (size_t)bytes > most ? (size_t)bytes : most;
+  }
+  s->wire_slot = (most + 63) / 64 * 64 * ((size_t)s->comm->size + 1);
+  s->wire_block = job->alloc(job->ctx, SHARDING_WIRE_SLOTS * s->wire_slot, ORDO_MEM_COMM);
+  if (s->wire_block == NULL)
+    return sharding_fail(job, ORDO_E_NOMEM, "use smaller units", "no memory for packed parameters of %zu bytes in flight",
+                         SHARDING_WIRE_SLOTS * s->wire_slot);
+  return ORDO_OK;
+}
+
+static ordo_status take_slot(sharding *s, sharding_group *group)
+{
+  for (int i = 0; i < SHARDING_WIRE_SLOTS; i++)
+    if (s->wire_taken[i] == NULL) {
+      s->wire_taken[i] = group;
+      group->run->wire = s->wire_block + (size_t)i * s->wire_slot;
+      return ORDO_OK;
+    }
+  for (int i = 0; i < SHARDING_WIRE_SLOTS; i++) {
+    ordo_status status = sharding_finish_gather(s, s->wire_taken[i]);
+    if (status != ORDO_OK || s->wire_taken[i] == NULL)
+      return status == ORDO_OK ? take_slot(s, group) : status;
+  }
+  return sharding_fail(s->job, ORDO_E_INTERNAL, "report this as a defect of Ordo", "no slot for packed parameters is free");
+}
+
+ordo_status sharding_wire_start(sharding *s, sharding_group *group)
+{
+  struct sharding_run *run = group->run;
+  ordo_status status = reserve(s);
+  if (status == ORDO_OK)
+    status = take_slot(s, group);
+  unsigned char *at = run->wire;
+  for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
+    const sharding_piece *p = &group->pieces[i];
+    status = s->wire->pre_all_gather(s->wire_self, leaf_of(s, group, i), group->shard + p->shard_offset, p->count, at);
+    at += wire_bytes(s, group, i);
+  }
+  if (status != ORDO_OK) {
+    (void)sharding_wire_finish(s, group, 0);
+    return status;
+  }
+  ordo_collective c =
+      ordo_collective_make(ORDO_ALL_GATHER, run->wire, run->wire + s->wire_slot / ((size_t)s->comm->size + 1), run->wire_bytes, ORDO_U8);
+  c.tag = (int32_t)group->index + 1;
+  c.label = run->label;
+  run->gather_comm = s->comm;
+  return s->comm->start(s->comm->ctx, &c, &run->gather);
+}
+
+ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived)
+{
+  struct sharding_run *run = group->run;
+  const unsigned char *at = arrived ? run->wire + s->wire_slot / ((size_t)s->comm->size + 1) : NULL;
+  ordo_status status = ORDO_OK;
+  for (int32_t r = 0; r < s->comm->size && arrived; r++)
+    for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
+      const sharding_piece *p = &group->pieces[i];
+      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count, group->full + p->full_offset + r * p->count);
+      at += wire_bytes(s, group, i);
+    }
+  for (int i = 0; i < SHARDING_WIRE_SLOTS; i++)
+    if (s->wire_taken[i] == group)
+      s->wire_taken[i] = NULL;
+  run->wire = NULL;
+  return status;
+}
