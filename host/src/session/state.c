@@ -151,6 +151,12 @@ static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, 
     return status;
   c.array = (char *)c.array + (size_t)held->leaf_offset * ordo_dtype_size(c.dtype);
   for_runs(chunk, held->extent, held->offset, held->begin, copy_run, &c);
+  if (!out && slot < 0 && record->leaf.master && is_float(record->leaf.dtype) && !record->leaf.opaque) {
+    /* The model computes with the leaf, and no update has written it since. */
+    copying again = {(char *)record->leaf.data + (size_t)held->leaf_offset * ordo_dtype_size(record->leaf.dtype), record->leaf.dtype, packed,
+                     FALSE};
+    for_runs(chunk, held->extent, held->offset, held->begin, copy_run, &again);
+  }
   return ORDO_OK;
 }
 
