@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-ordo_status fsdp1_bind(void *instance, sharding_group *group, float *full, float *grad)
+ordo_status fsdp1_bind(void *instance, sharding_group *group, void *full, void *grad)
 {
   const fsdp1 *self = instance;
   const fsdp1_flat_param *flat = group->user;
@@ -16,8 +16,8 @@ ordo_status fsdp1_bind(void *instance, sharding_group *group, float *full, float
   ordo_status status = ORDO_OK;
   for (uint32_t i = flat->first_item; status == ORDO_OK && i < flat->first_item + flat->n_items; i++) {
     const fsdp1_item *item = &self->items[i];
-    status = job->bind(job->ctx, item->param, full != NULL ? full + item->offset : NULL,
-                       grad != NULL && item->trainable ? grad + item->offset : NULL);
+    status = job->bind(job->ctx, item->param, sharding_at(full, group->dtype, item->offset),
+                       item->trainable ? sharding_at(grad, group->grad_dtype, item->offset) : NULL);
   }
   return status;
 }
@@ -40,15 +40,20 @@ void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param)
 }
 
 /* Gaps of the alignment and the padding at the end: never written by anybody, and summed with the rest. */
-static void clear_gaps(const fsdp1 *self, const fsdp1_flat_param *flat, float *grad)
+static void clear_range(const sharding_group *group, int64_t first, int64_t end)
+{
+  memset(sharding_at(group->full_grad, group->grad_dtype, first), 0, (size_t)(end - first) * ordo_dtype_size(group->grad_dtype));
+}
+
+static void clear_gaps(const fsdp1 *self, const fsdp1_flat_param *flat)
 {
   int64_t at = 0;
   for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
     const fsdp1_item *item = &self->items[i];
-    memset(grad + at, 0, (size_t)(item->offset - at) * sizeof *grad);
+    clear_range(flat->group, at, item->offset);
     at = item->offset + item->numel;
   }
-  memset(grad + at, 0, (size_t)(flat->group->full_numel - at) * sizeof *grad);
+  clear_range(flat->group, at, flat->group->full_numel);
 }
 
 void fsdp1_settle(void *instance, sharding_group *group, int fresh)
@@ -57,18 +62,18 @@ void fsdp1_settle(void *instance, sharding_group *group, int fresh)
   const fsdp1_flat_param *flat = group->user;
   fresh = fresh && ordo_job_has_data(self->job);
   if (fresh)
-    clear_gaps(self, flat, group->full_grad);
+    clear_gaps(self, flat);
   for (uint32_t i = flat->first_item; i < flat->first_item + flat->n_items; i++) {
     fsdp1_item *item = &self->items[i];
     if (fresh && !item->written)
-      memset(group->full_grad + item->offset, 0, (size_t)item->numel * sizeof(float));
+      clear_range(group, item->offset, item->offset + item->numel);
     item->written = 0;
   }
 }
 
 /* Is the gradient of the leaf where this plugin put it? A strategy that observes shards (ddp on another axis) takes it into its buckets.
  * One that nobody used here is reported too: replicas of this axis may have used it, and then it holds their sum. */
-static ordo_status report_leaf(const fsdp1 *self, ordo_leaf *leaf, float *grad, int held, double divided_by)
+static ordo_status report_leaf(const fsdp1 *self, ordo_leaf *leaf, void *grad, int held, double divided_by)
 {
   const ordo_job *job = self->job;
   ordo_status status = ORDO_OK;
@@ -79,12 +84,13 @@ static ordo_status report_leaf(const fsdp1 *self, ordo_leaf *leaf, float *grad, 
   return status == ORDO_OK ? job->mark_reduced(job->ctx, leaf, divided_by) : status;
 }
 
-static float *gradient_of(const fsdp1 *self, const fsdp1_item *item, const ordo_leaf *leaf)
+static void *gradient_of(const fsdp1 *self, const fsdp1_item *item, const ordo_leaf *leaf)
 {
   const fsdp1_flat_param *flat = &self->flats[item->flat];
   if (leaf->numel == 0)
     return NULL;
-  return flat->group->grad_shard + ((const float *)leaf->data - flat->group->shard);
+  const int64_t at = ((const char *)leaf->data - (const char *)flat->group->shard) / (int64_t)ordo_dtype_size(flat->dtype);
+  return sharding_at(flat->group->grad_shard, flat->grad_dtype, at);
 }
 
 static ordo_status report_views(const fsdp1 *self, const fsdp1_flat_param *flat, double divided_by, int held)

@@ -27,7 +27,7 @@ ORDO_MANIFEST(
     "license=Apache-2.0\n"
     "flags=setup_optimizers_in_pre_dispatch,restores_after_wrap,supports_no_sync\n"
     "flags[param_dtype!=f32]=owns_precision\n"
-    "flags[no_sync=false]=handles_gradient_accumulation\n"
+    "flags[no_sync=false and sharding_strategy!=NO_SHARD]=handles_gradient_accumulation\n"
     "steps=strategy.wrap\n"
     "replaces_leaves=strategy.wrap\n"
     "reduces=yes\n"

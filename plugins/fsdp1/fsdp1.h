@@ -41,9 +41,10 @@ typedef struct fsdp1_item {
   int used;    /* it got a gradient in this step, on this rank; after the vote: on any rank */
 } fsdp1_item;
 
-/* The flat parameter of one unit of the wrap policy. */
+/* The parameters of one type of a unit of the wrap policy. */
 typedef struct fsdp1_flat_param {
-  char name[128];
+  char name[144];
+  ordo_dtype dtype, grad_dtype;
   uint32_t first_item, n_items; /* consecutive in fsdp1.items */
   fsdp1_flat layout;
   int trainable; /* any item is */
@@ -58,9 +59,10 @@ typedef struct fsdp1 {
   fsdp1_item *items; /* flat parameter by flat parameter, by offset within */
   uint32_t n_items;
   uint32_t *item_of_param; /* by index of param, UINT32_MAX for an ignored one */
-  fsdp1_flat_param *flats;
+  fsdp1_flat_param *flats; /* [n_flats]: those of the first type, by index of the policy, then those of the next; some without items */
   uint32_t n_flats;
-  uint32_t *flat_of_unit;   /* by unit of the model; root 0 */
+  uint32_t n_policy;        /* units of the wrap policy; root 0 */
+  uint32_t *flat_of_unit;   /* index of the policy by unit of the model */
   uint32_t *leaf_of_item;   /* index of the new leaf */
   uint32_t *ignored_leaves; /* indices of leaves that are neither sharded nor reduced */
   uint32_t n_ignored;
@@ -91,7 +93,7 @@ ordo_status fsdp1_wrap(fsdp1 *self);
 void fsdp1_unwrap(fsdp1 *self);
 
 /* events.c */
-ordo_status fsdp1_bind(void *self, sharding_group *group, float *full, float *grad);
+ordo_status fsdp1_bind(void *self, sharding_group *group, void *full, void *grad);
 ordo_status fsdp1_reduced(void *self, sharding_group *group, double divided_by, int held);
 void fsdp1_begin_step(void *self);
 void fsdp1_grad_ready(fsdp1 *self, const ordo_param *param);

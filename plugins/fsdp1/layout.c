@@ -1,19 +1,14 @@
 /* layout.c - the flat parameters of a model: which parameters lie in which one, and every reason why they cannot.
  *
  * It looks at the description of the model alone, so that all ranks come to the same layout and the same refusal. Guarded against: tied
- * parameters in two units, which would be gathered and trained apart; parameters of two types in one storage; and, without views, groups
- * that the optimizer must treat differently, which one flat leaf would silently treat alike.
+ * parameters in two units, which would be gathered and trained apart; and, without views, groups that the optimizer must treat differently,
+ * which one flat leaf would silently treat alike. Storage has one type, so a unit has a flat parameter for each type of its parameters (a
+ * precision plugin may leave norms in fp32); the units of a policy gather and release theirs together.
  */
 #include "fsdp1.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static const char *dtype_name(ordo_dtype dtype)
-{
-  static const char *const names[] = {"?", "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "u64"};
-  return dtype < sizeof names / sizeof names[0] ? names[dtype] : "an opaque type";
-}
 
 static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
 {
@@ -31,7 +26,7 @@ static ordo_status assign_units(fsdp1 *self)
   self->flat_of_unit = fsdp1_alloc(self->job, model->n_units, sizeof *self->flat_of_unit, ORDO_MEM_OTHER);
   if (self->flat_of_unit == NULL)
     return ORDO_E_NOMEM;
-  self->n_flats = sharding_units_assign(policy, model, self->flat_of_unit, &error);
+  self->n_policy = sharding_units_assign(policy, model, self->flat_of_unit, &error);
   return sharding_check_policy(self->job, policy, &error);
 }
 
@@ -58,40 +53,51 @@ static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
     if (self->job->mesh->axes[a]->kind == ORDO_AXIS_DATA && leaf->placement->data[a] != ORDO_REPLICATE)
       return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
                         "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
-  if (leaf->opaque != NULL || leaf->dtype != ORDO_F32)
-    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, or exclude it with fsdp1:ignored=NAME",
-                      "parameter '%s' is stored as %s; flat parameters hold f32", leaf->name,
-                      leaf->opaque != NULL ? leaf->opaque->name : dtype_name(leaf->dtype));
+  if (leaf->opaque != NULL || !sharding_is_float(leaf->dtype) || !sharding_is_float(leaf->grad_dtype))
+    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
+                      "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
+                      leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
+                      sharding_dtype_name(leaf->grad_dtype));
   return check_ties(self, leaf);
+}
+
+/* Number of the leaf's types among those of the model that are sharded, in the order of leaves. */
+static uint32_t type_of(const fsdp1 *self, const ordo_leaf *leaf)
+{
+  const ordo_model *model = self->job->model;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < model->n_leaves; i++) {
+    const ordo_leaf *one = model->leaves[i];
+    int seen = is_ignored(self, one);
+    if (!seen && one->dtype == leaf->dtype && one->grad_dtype == leaf->grad_dtype)
+      return n;
+    for (uint32_t k = 0; k < i && !seen; k++)
+      seen = !is_ignored(self, model->leaves[k]) && model->leaves[k]->dtype == one->dtype && model->leaves[k]->grad_dtype == one->grad_dtype;
+    n += !seen;
+  }
+  return n;
+}
+
+static uint32_t count_types(const fsdp1 *self)
+{
+  const ordo_model *model = self->job->model;
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < model->n_leaves; i++) {
+    const uint32_t type = is_ignored(self, model->leaves[i]) ? 0 : type_of(self, model->leaves[i]);
+    most = type > most ? type : most;
+  }
+  return most + 1;
 }
 
 static uint32_t flat_of_leaf(const fsdp1 *self, const ordo_leaf *leaf)
 {
-  return self->flat_of_unit[leaf->params[0]->unit];
+  return self->flat_of_unit[leaf->params[0]->unit] + self->n_policy * type_of(self, leaf);
 }
 
 int fsdp1_same_placement(const ordo_leaf *a, const ordo_leaf *b)
 {
   return memcmp(a->placement->data, b->placement->data, sizeof a->placement->data) == 0 &&
          memcmp(a->placement->grad_partial, b->placement->grad_partial, sizeof a->placement->grad_partial) == 0;
-}
-
-/* Units of one type each, said with the names of two parameters that differ. */
-static ordo_status check_types(const fsdp1 *self)
-{
-  const ordo_model *model = self->job->model;
-  for (uint32_t i = 0; i < model->n_leaves; i++)
-    for (uint32_t k = 0; k < i; k++) {
-      const ordo_leaf *a = model->leaves[k], *b = model->leaves[i];
-      if (is_ignored(self, a) || is_ignored(self, b) || flat_of_leaf(self, a) != flat_of_leaf(self, b))
-        continue;
-      if (a->dtype != b->dtype || a->grad_dtype != b->grad_dtype)
-        return fsdp1_fail(self->job, ORDO_E_INVALID, "give all parameters of a unit one type, or exclude one with fsdp1:ignored=NAME",
-                          "parameters '%s' (%s) and '%s' (%s) would share a flat parameter, which has one type", a->name,
-                          dtype_name(a->dtype), b->name, dtype_name(b->dtype));
-      break; /* the first of the same flat parameter stands for all earlier ones */
-    }
-  return ORDO_OK;
 }
 
 /* Without views one leaf stands for all parameters of a unit with one placement, so the optimizer cannot tell them apart. */
@@ -186,10 +192,13 @@ static ordo_status widen(const fsdp1 *self, const fsdp1_flat_param *flat, int64_
 static ordo_status lay_out(fsdp1 *self, uint32_t index)
 {
   fsdp1_flat_param *flat = &self->flats[index];
-  const int64_t align = self->options.use_orig_params ? FSDP1_ALIGNMENT / (int64_t)ordo_dtype_size(self->options.sharding.param_dtype) : 1;
   flat->first_item = self->n_items;
   add_items(self, index);
   flat->n_items = self->n_items - flat->first_item;
+  flat->dtype = flat->n_items > 0 ? self->items[flat->first_item].old_leaf->dtype : ORDO_F32;
+  flat->grad_dtype = flat->n_items > 0 ? self->items[flat->first_item].old_leaf->grad_dtype : ORDO_F32;
+  const ordo_dtype travels = flat->dtype == ORDO_F32 ? self->options.sharding.param_dtype : flat->dtype;
+  const int64_t align = self->options.use_orig_params ? FSDP1_ALIGNMENT / (int64_t)ordo_dtype_size(travels) : 1;
   int64_t *sizes = fsdp1_alloc(self->job, 2 * (uint64_t)flat->n_items + 1, sizeof *sizes, ORDO_MEM_OTHER);
   if (sizes == NULL)
     return ORDO_E_NOMEM;
@@ -205,18 +214,19 @@ static ordo_status lay_out(fsdp1 *self, uint32_t index)
   return status;
 }
 
-/* "model.layers.0.flat_param", "flat_param" for the root: what checkpoints and errors call it. */
+/* "model.layers.0.flat_param", "flat_param" for the root: what checkpoints and errors call it; with ".f32" behind it if it is of another
+ * type than the model's first. */
 static void name_flat(fsdp1 *self, uint32_t index)
 {
   const ordo_model *model = self->job->model;
+  const uint32_t policy = index % self->n_policy;
+  fsdp1_flat_param *flat = &self->flats[index];
   const char *unit = NULL;
   for (uint32_t u = 0; u < model->n_units && unit == NULL; u++)
-    if (self->flat_of_unit[u] == index)
+    if (self->flat_of_unit[u] == policy)
       unit = model->units[u]->name;
-  if (index == 0)
-    snprintf(self->flats[index].name, sizeof self->flats[index].name, "flat_param");
-  else
-    snprintf(self->flats[index].name, sizeof self->flats[index].name, "%.100s.flat_param", unit != NULL ? unit : "?");
+  snprintf(flat->name, sizeof flat->name, "%.100s%sflat_param%s%s", policy == 0 ? "" : unit != NULL ? unit : "?", policy == 0 ? "" : ".",
+           index >= self->n_policy ? "." : "", index >= self->n_policy ? sharding_dtype_name(flat->dtype) : "");
 }
 
 static ordo_status check_model(const fsdp1 *self)
@@ -226,8 +236,6 @@ static ordo_status check_model(const fsdp1 *self)
   for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
     if (!is_ignored(self, model->leaves[i]))
       status = check_ties(self, model->leaves[i]);
-  if (status == ORDO_OK)
-    status = check_types(self);
   for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
     if (!is_ignored(self, model->leaves[i]))
       status = check_leaf(self, model->leaves[i]);
@@ -244,6 +252,7 @@ ordo_status fsdp1_layout_make(fsdp1 *self)
     return status;
   self->items = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->items, ORDO_MEM_OTHER);
   self->item_of_param = fsdp1_alloc(self->job, model->n_params, sizeof *self->item_of_param, ORDO_MEM_OTHER);
+  self->n_flats = self->n_policy * count_types(self);
   self->flats = fsdp1_alloc(self->job, self->n_flats, sizeof *self->flats, ORDO_MEM_OTHER);
   self->leaf_of_item = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->leaf_of_item, ORDO_MEM_OTHER);
   self->ignored_leaves = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->ignored_leaves, ORDO_MEM_OTHER);
@@ -254,8 +263,8 @@ ordo_status fsdp1_layout_make(fsdp1 *self)
     return ORDO_E_NOMEM;
   memset(self->item_of_param, 0xff, model->n_params * sizeof *self->item_of_param);
   for (uint32_t f = 0; status == ORDO_OK && f < self->n_flats; f++) {
-    name_flat(self, f);
     status = lay_out(self, f);
+    name_flat(self, f);
   }
   if (status == ORDO_OK && self->n_items == 0)
     status = fsdp1_fail(self->job, ORDO_E_INVALID, "leave fsdp1 out for this model, or ignore less",
@@ -281,5 +290,5 @@ void fsdp1_layout_clear(fsdp1 *self)
   self->flats = NULL;
   self->storage = NULL;
   self->votes = NULL;
-  self->n_items = self->n_flats = self->n_ignored = 0;
+  self->n_items = self->n_flats = self->n_policy = self->n_ignored = 0;
 }

@@ -6,19 +6,11 @@
  */
 #include "fsdp1.h"
 
-#include <string.h>
+#include "../sharding/chunks.h"
 
-static ordo_status read_leaf(const fsdp1 *self, const ordo_leaf *leaf)
-{
-  ordo_status status = ORDO_OK;
-  if (leaf->dtype != ORDO_F32 || leaf->opaque != NULL)
-    return ORDO_OK; /* only an ignored one can be, and it came with data */
-  for (uint64_t c = 0; status == ORDO_OK && c < leaf->placement->n_chunks; c++) {
-    const ordo_chunk *chunk = &leaf->placement->chunks[c];
-    status = self->job->read_weights(self->job->ctx, chunk, (float *)leaf->data + chunk->leaf_offset);
-  }
-  return status;
-}
+#include <ordo/half_array.h>
+
+#include <string.h>
 
 /* The flat parameter as rank 0 knows it. */
 static ordo_status read_flat(const fsdp1 *self, const fsdp1_flat_param *flat, float *full)
@@ -51,8 +43,11 @@ static ordo_status sync_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
   ordo_status status = read_flat(self, flat, full);
   if (status == ORDO_OK)
     status = broadcast(self, full, (int64_t)bytes);
-  if (status == ORDO_OK && ordo_job_has_data(self->job))
-    memcpy(group->shard, full + (whole ? 0 : group->shard_numel * self->job->axis->coordinate), (size_t)group->shard_numel * sizeof *full);
+  const float *part = full + (whole ? 0 : group->shard_numel * self->job->axis->coordinate);
+  if (status == ORDO_OK && ordo_job_has_data(self->job) && group->dtype == ORDO_F32)
+    memcpy(group->shard, part, (size_t)group->shard_numel * sizeof *part);
+  else if (status == ORDO_OK && ordo_job_has_data(self->job))
+    ordo_half_narrow(group->dtype, part, group->shard_numel, group->shard);
   fsdp1_free(self->job, full);
   return status;
 }
@@ -60,7 +55,7 @@ static ordo_status sync_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
 static ordo_status load_ignored(const fsdp1 *self, uint32_t index)
 {
   const ordo_leaf *leaf = self->job->model->leaves[self->ignored_leaves[index]];
-  ordo_status status = self->storage[2 * index] != NULL ? read_leaf(self, leaf) : ORDO_OK;
+  ordo_status status = self->storage[2 * index] != NULL ? sharding_read_leaf(self->job, leaf) : ORDO_OK;
   if (status == ORDO_OK && self->options.sync_module_states && leaf->opaque == NULL)
     status = broadcast(self, leaf->data, leaf->numel * (int64_t)ordo_dtype_size(leaf->dtype));
   return status;
@@ -79,7 +74,7 @@ ordo_status fsdp1_load(fsdp1 *self)
     const ordo_leaf *leaf = model->leaves[self->leaf_of_item[i]];
     const int first = i == 0 || self->leaf_of_item[i - 1] != self->leaf_of_item[i]; /* a flat leaf is read once */
     if (first)
-      status = read_leaf(self, leaf);
+      status = sharding_read_leaf(self->job, leaf);
   }
   return status;
 }

@@ -19,7 +19,7 @@ static uint32_t units_of(const fsdp1 *self, uint32_t flat, uint32_t *units)
 {
   uint32_t n = 0;
   for (uint32_t u = 0; u < self->job->model->n_units; u++)
-    if (self->flat_of_unit[u] == flat)
+    if (self->flat_of_unit[u] == flat % self->n_policy)
       units[n++] = u;
   return n;
 }
@@ -35,7 +35,8 @@ static ordo_status make_groups(fsdp1 *self)
                                         .vote = fsdp1_vote};
   sharding_group_spec *specs = fsdp1_alloc(job, self->n_flats, sizeof *specs, ORDO_MEM_OTHER);
   sharding_piece *pieces = fsdp1_alloc(job, self->n_flats, sizeof *pieces, ORDO_MEM_OTHER);
-  uint32_t *units = fsdp1_alloc(job, job->model->n_units, sizeof *units, ORDO_MEM_OTHER), used = 0, n = 0;
+  const uint64_t types = self->n_flats / self->n_policy;
+  uint32_t *units = fsdp1_alloc(job, job->model->n_units * types, sizeof *units, ORDO_MEM_OTHER), used = 0, n = 0;
   const int64_t held = self->options.sharding_strategy == FSDP1_NO_SHARD ? job->axis->size : 1; /* shards on each rank */
   ordo_status status = specs != NULL && pieces != NULL && units != NULL ? ORDO_OK : ORDO_E_NOMEM;
   for (uint32_t f = 0; status == ORDO_OK && f < self->n_flats; f++) {
@@ -43,7 +44,10 @@ static ordo_status make_groups(fsdp1 *self)
     if (flat->n_items == 0)
       continue;
     pieces[n] = (sharding_piece){.count = flat->layout.shard_numel * held, .trainable = flat->trainable};
-    specs[n] = (sharding_group_spec){.name = flat->name, .units = units + used, .is_root = f == 0, .pieces = &pieces[n], .n_pieces = 1};
+    specs[n] = (sharding_group_spec){.name = flat->name, .units = units + used, .pieces = &pieces[n], .n_pieces = 1};
+    specs[n].is_root = f % self->n_policy == 0;
+    specs[n].dtype = flat->dtype;
+    specs[n].grad_dtype = flat->grad_dtype;
     specs[n].n_units = units_of(self, f, units + used);
     used += specs[n].n_units;
     n++;
@@ -129,7 +133,9 @@ static void add_link(leaf_plan *plan, const ordo_leaf *old_leaf)
 
 static ordo_leaf_spec make_spec(const fsdp1 *self, const fsdp1_item *item, const char *name)
 {
-  ordo_leaf_spec spec = {.struct_size = sizeof spec, .name = name, .dtype = ORDO_F32, .grad_dtype = ORDO_F32};
+  ordo_leaf_spec spec = {.struct_size = sizeof spec, .name = name};
+  spec.dtype = item->old_leaf->dtype;
+  spec.grad_dtype = item->old_leaf->grad_dtype;
   spec.placement = place(self, item->old_leaf->placement);
   spec.flags = item->old_leaf->flags;
   return spec;
@@ -146,8 +152,8 @@ static ordo_status add_view(fsdp1 *self, leaf_plan *plan, const ordo_leaf *old_l
   held_range(self, item, &begin, &end, &at);
   *spec = make_spec(self, item, old_leaf->name);
   spec->numel = end - begin;
-  spec->data = spec->numel > 0 ? group->shard + at : NULL;
-  spec->grad = spec->numel > 0 && item->trainable ? group->grad_shard + at : NULL;
+  spec->data = spec->numel > 0 ? sharding_at(group->shard, group->dtype, at) : NULL;
+  spec->grad = spec->numel > 0 && item->trainable ? sharding_at(group->grad_shard, group->grad_dtype, at) : NULL;
   add_params(plan, spec, old_leaf);
   ordo_status status = add_chunks(self, plan, spec, item, 0);
   add_link(plan, old_leaf);
@@ -198,8 +204,8 @@ static ordo_status add_flat(fsdp1 *self, leaf_plan *plan, const fsdp1_flat_param
   if (!alone)
     spec->name = name_leaf(self, flat, spec->placement.data, plan->names[plan->n_specs]);
   spec->numel = stop - start;
-  spec->data = spec->numel > 0 ? flat->group->shard + start : NULL;
-  spec->grad = spec->numel > 0 && self->items[first].trainable ? flat->group->grad_shard + start : NULL;
+  spec->data = spec->numel > 0 ? sharding_at(flat->group->shard, flat->dtype, start) : NULL;
+  spec->grad = spec->numel > 0 && self->items[first].trainable ? sharding_at(flat->group->grad_shard, flat->grad_dtype, start) : NULL;
   for (uint32_t i = first; status == ORDO_OK && i < last; i++) {
     int64_t begin, end, at;
     held_range(self, &self->items[i], &begin, &end, &at);

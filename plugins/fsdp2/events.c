@@ -8,15 +8,15 @@
 
 #include <string.h>
 
-ordo_status fsdp2_bind(void *instance, sharding_group *group, float *full, float *grad)
+ordo_status fsdp2_bind(void *instance, sharding_group *group, void *full, void *grad)
 {
   const fsdp2 *self = instance;
   const uint32_t *members = group->user;
   ordo_status status = ORDO_OK;
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const fsdp2_shard *shard = &self->shards[members[i]];
-    status = self->job->bind(self->job->ctx, shard->param, full != NULL ? full + shard->full_offset : NULL,
-                             grad != NULL && shard->trainable ? grad + shard->full_offset : NULL);
+    status = self->job->bind(self->job->ctx, shard->param, sharding_at(full, group->dtype, shard->full_offset),
+                             shard->trainable ? sharding_at(grad, group->grad_dtype, shard->full_offset) : NULL);
   }
   return status;
 }
@@ -53,12 +53,12 @@ ordo_status fsdp2_vote(void *instance)
 
 /* A strategy that observes shards (ddp on another axis) has put the gradient of the leaf into its own buckets. One that nobody used here
  * is reported too: replicas of this axis may have used it, and then it holds their sum. */
-static ordo_status report(const fsdp2 *self, uint32_t index, const float *grad, double divided_by, int held)
+static ordo_status report(const fsdp2 *self, uint32_t index, const void *grad, double divided_by, int held)
 {
   const ordo_job *job = self->job;
   ordo_leaf *leaf = job->model->leaves[index];
   if (held && leaf->grad != grad && leaf->numel > 0 && ordo_job_has_data(job))
-    memcpy(leaf->grad, grad, (size_t)leaf->numel * sizeof *grad);
+    memcpy(leaf->grad, grad, (size_t)leaf->numel * ordo_dtype_size(leaf->grad_dtype));
   ordo_status status = job->mark_grad(job->ctx, leaf, held ? ORDO_GRAD_HELD : ORDO_GRAD_NONE);
   return status == ORDO_OK ? job->mark_reduced(job->ctx, leaf, divided_by) : status;
 }
@@ -71,7 +71,7 @@ ordo_status fsdp2_reduced(void *instance, sharding_group *group, double divided_
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const fsdp2_shard *shard = &self->shards[members[i]];
     if (shard->trainable)
-      status = report(self, members[i], group->grad_shard + shard->shard_offset, divided_by, held && self->votes[members[i]]);
+      status = report(self, members[i], sharding_at(group->grad_shard, group->grad_dtype, shard->shard_offset), divided_by, held && self->votes[members[i]]);
   }
   return status;
 }

@@ -26,7 +26,7 @@ typedef struct fsdp2_options {
 typedef struct fsdp2_shard {
   const ordo_leaf *old_leaf; /* replaced by prepare_joint */
   const ordo_param *param;   /* the first of its tie group */
-  uint32_t group;            /* of the policy; 0 is the root */
+  uint32_t group;            /* index of fsdp2_group */
   uint32_t piece;            /* inside the group */
   int ignored;
   int trainable;
@@ -42,8 +42,10 @@ typedef struct fsdp2_shard {
   void *storage[2]; /* of an ignored one: data and gradient */
 } fsdp2_shard;
 
+/* The parameters of one type of the units that the policy gathers together. */
 typedef struct fsdp2_group {
-  char name[96];
+  char name[112];
+  ordo_dtype dtype, grad_dtype;
   uint32_t n_pieces;
   sharding_group *group; /* null if no parameter is in it */
 } fsdp2_group;
@@ -59,8 +61,9 @@ typedef struct fsdp2 {
   uint32_t n_shards;
   uint32_t *shard_of_param; /* by index of param */
   uint32_t *by_group;       /* shards, group by group and piece by piece; ignored ones left out */
-  fsdp2_group *groups;      /* of the policy */
+  fsdp2_group *groups;      /* [n_groups]: those of the first type, by index of the policy, then those of the next */
   uint32_t n_groups;
+  uint32_t n_policy;        /* groups of the policy; 0 is the root */
   uint32_t *group_of_unit;
   int32_t *votes;
 } fsdp2;
@@ -80,7 +83,7 @@ ordo_status fsdp2_prepare(fsdp2 *self, ordo_optimizer *optimizer);
 void fsdp2_unprepare(fsdp2 *self);
 
 /* events.c */
-ordo_status fsdp2_bind(void *self, sharding_group *group, float *full, float *grad);
+ordo_status fsdp2_bind(void *self, sharding_group *group, void *full, void *grad);
 ordo_status fsdp2_reduced(void *self, sharding_group *group, double divided_by, int held);
 void fsdp2_begin_step(void *self);
 const ordo_leaf *fsdp2_leaf(void *self, const sharding_group *group, uint32_t piece);

@@ -4,20 +4,15 @@
  * many rows, so a gathered parameter stands whole and in order, with its padding behind it, and nothing has to be copied out.
  *
  * It looks at the description of the model alone, so all ranks come to the same layout and the same refusal. Guarded against: tied
- * parameters in two groups (gathered and trained apart), parameters that are no fp32, and a model that is sharded along this axis already.
+ * parameters in two groups (gathered and trained apart), and a model that is sharded along this axis already. Parameters of a unit that
+ * differ in type (norms that a precision plugin leaves in fp32) are groups that are gathered together.
  */
 #include "fsdp2.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGN = 16, WORD = sizeof(float) }; /* elements: pieces begin at a cache line */
-
-static const char *dtype_name(ordo_dtype dtype)
-{
-  static const char *const names[] = {"?", "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "u64"};
-  return dtype < sizeof names / sizeof names[0] ? names[dtype] : "an opaque type";
-}
+enum { ALIGN = 16, WORD = sizeof(float) }; /* elements: pieces begin at a cache line, or half of one */
 
 static int is_ignored(const fsdp2 *self, const ordo_leaf *leaf)
 {
@@ -35,7 +30,7 @@ static ordo_status assign_units(fsdp2 *self)
   self->group_of_unit = fsdp2_alloc(self->job, model->n_units, sizeof *self->group_of_unit, ORDO_MEM_OTHER);
   if (self->group_of_unit == NULL)
     return ORDO_E_NOMEM;
-  self->n_groups = sharding_units_assign(policy, model, self->group_of_unit, &error);
+  self->n_policy = sharding_units_assign(policy, model, self->group_of_unit, &error);
   return sharding_check_policy(self->job, policy, &error);
 }
 
@@ -70,11 +65,11 @@ static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
                          "leaf '%s' is sharded along axis '%s' already: the model was prepared before", leaf->name, job->axis->name);
   if (leaf->opaque != NULL && (leaf->placement->n_chunks == 0 || leaf->placement->chunks->kind == ORDO_CHUNK_RECT))
     return check_opaque(self, leaf);
-  if (leaf->dtype != ORDO_F32 || leaf->opaque != NULL || leaf->grad_dtype != ORDO_F32)
-    return sharding_fail(job, ORDO_E_UNSUPPORTED,
-                         "keep weights in f32 and set fsdp2:param_dtype, or exclude the parameter with fsdp2:ignored=NAME",
-                         "parameter '%s' is %s with gradients of %s; the parameters of a group must all be f32", leaf->name,
-                         leaf->opaque != NULL ? leaf->opaque->name : dtype_name(leaf->dtype), dtype_name(leaf->grad_dtype));
+  if (!sharding_is_float(leaf->dtype) || leaf->opaque != NULL || !sharding_is_float(leaf->grad_dtype))
+    return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp2:ignored=NAME",
+                         "parameter '%s' is %s with gradients of %s; what is sharded must be f32, bf16 or f16", leaf->name,
+                         leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
+                         sharding_dtype_name(leaf->grad_dtype));
   if (leaf->device != 0)
     return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep the leaf on the CPU", "leaf '%s' lives on device %d", leaf->name, leaf->device);
   if (leaf->placement->n_chunks > 1 || (leaf->placement->n_chunks == 1 && leaf->placement->chunks->kind != ORDO_CHUNK_RECT))
@@ -110,6 +105,38 @@ static int64_t smaller(int64_t a, int64_t b)
   return a < b ? a : b;
 }
 
+typedef struct types {
+  ordo_dtype data, grad;
+} types;
+
+/* What a leaf travels as: its types, or words of fp32 for an opaque one. */
+static types carried(const ordo_leaf *leaf)
+{
+  return leaf->opaque != NULL ? (types){ORDO_F32, ORDO_F32} : (types){leaf->dtype, leaf->grad_dtype};
+}
+
+static int alike(const ordo_leaf *one, const ordo_leaf *other)
+{
+  return carried(one).data == carried(other).data && carried(one).grad == carried(other).grad;
+}
+
+/* Number of the leaf's types among those of the model that are sharded, in the order of leaves. */
+static uint32_t type_of(const fsdp2 *self, const ordo_leaf *leaf)
+{
+  const ordo_model *model = self->job->model;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < model->n_leaves; i++) {
+    const ordo_leaf *one = model->leaves[i];
+    int seen = is_ignored(self, one);
+    if (!seen && alike(one, leaf))
+      return n;
+    for (uint32_t k = 0; k < i && !seen; k++)
+      seen = !is_ignored(self, model->leaves[k]) && alike(model->leaves[k], one);
+    n += !seen;
+  }
+  return n;
+}
+
 static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf)
 {
   const ordo_axis *axis = self->job->axis;
@@ -124,7 +151,7 @@ static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf)
   ordo_status status = check_leaf(self, leaf);
   if (status == ORDO_OK)
     status = check_tie(self, leaf);
-  shard->group = self->group_of_unit[shard->param->unit];
+  shard->group = self->group_of_unit[shard->param->unit] + self->n_policy * type_of(self, leaf);
   shard->rows = rows_of(leaf);
   shard->row = shard->rows > 0 ? leaf->numel / shard->rows : 0;
   shard->width = leaf->opaque != NULL ? shard->row / leaf->opaque->block_elements * leaf->opaque->block_bytes / WORD : shard->row;
@@ -134,13 +161,18 @@ static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf)
   return status;
 }
 
-static void name_group(fsdp2 *self, uint32_t group)
+/* "model.layers.0", and "model.layers.0.f32" for the parameters of another type than the model's first. */
+static void name_group(fsdp2 *self, uint32_t index)
 {
   const ordo_model *model = self->job->model;
-  snprintf(self->groups[group].name, sizeof self->groups[group].name, "root");
-  for (uint32_t u = model->n_units; group > 0 && u-- > 0;)
-    if (self->group_of_unit[u] == group)
-      snprintf(self->groups[group].name, sizeof self->groups[group].name, "%s", model->units[u]->name);
+  const uint32_t policy = index % self->n_policy;
+  fsdp2_group *group = &self->groups[index];
+  const char *name = "root";
+  for (uint32_t u = model->n_units; policy > 0 && u-- > 0;)
+    if (self->group_of_unit[u] == policy)
+      name = model->units[u]->name;
+  snprintf(group->name, sizeof group->name, "%.95s%s%s", name, index >= self->n_policy ? "." : "",
+           index >= self->n_policy ? sharding_dtype_name(group->dtype) : "");
 }
 
 /* Pieces in the order of leaves, which is that of the model's definition. */
@@ -152,6 +184,8 @@ static void lay_out(fsdp2 *self, uint32_t group, uint32_t *used)
     if (shard->ignored || shard->group != group)
       continue;
     int64_t count = shard->chunk * shard->width;
+    self->groups[group].dtype = carried(shard->old_leaf).data;
+    self->groups[group].grad_dtype = carried(shard->old_leaf).grad;
     shard->piece = self->groups[group].n_pieces++;
     shard->shard_offset = shard_at;
     shard->full_offset = full_at;
@@ -159,6 +193,17 @@ static void lay_out(fsdp2 *self, uint32_t group, uint32_t *used)
     full_at += (count * self->job->axis->size + ALIGN - 1) / ALIGN * ALIGN;
     self->by_group[(*used)++] = i;
   }
+}
+
+static uint32_t count_types(const fsdp2 *self)
+{
+  const ordo_model *model = self->job->model;
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < model->n_leaves; i++) {
+    const uint32_t type = is_ignored(self, model->leaves[i]) ? 0 : type_of(self, model->leaves[i]);
+    most = type > most ? type : most;
+  }
+  return most + 1;
 }
 
 ordo_status fsdp2_layout_make(fsdp2 *self)
@@ -174,6 +219,7 @@ ordo_status fsdp2_layout_make(fsdp2 *self)
   self->shards = fsdp2_alloc(job, model->n_leaves, sizeof *self->shards, ORDO_MEM_OTHER);
   self->shard_of_param = fsdp2_alloc(job, model->n_params, sizeof *self->shard_of_param, ORDO_MEM_OTHER);
   self->by_group = fsdp2_alloc(job, model->n_leaves, sizeof *self->by_group, ORDO_MEM_OTHER);
+  self->n_groups = self->n_policy * count_types(self);
   self->groups = fsdp2_alloc(job, self->n_groups, sizeof *self->groups, ORDO_MEM_OTHER);
   self->votes = fsdp2_alloc(job, model->n_leaves, sizeof *self->votes, ORDO_MEM_OTHER);
   if (self->shards == NULL || self->shard_of_param == NULL || self->by_group == NULL || self->groups == NULL || self->votes == NULL)
@@ -182,8 +228,8 @@ ordo_status fsdp2_layout_make(fsdp2 *self)
   for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
     status = cut(self, &self->shards[i], model->leaves[i]);
   for (uint32_t g = 0; status == ORDO_OK && g < self->n_groups; g++) {
-    name_group(self, g);
     lay_out(self, g, &used);
+    name_group(self, g);
   }
   if (status == ORDO_OK && used == 0)
     status = sharding_fail(job, ORDO_E_INVALID, "leave fsdp2 out for this model, or ignore less",
@@ -208,5 +254,5 @@ void fsdp2_layout_clear(fsdp2 *self)
   self->shard_of_param = self->by_group = self->group_of_unit = NULL;
   self->groups = NULL;
   self->votes = NULL;
-  self->n_shards = self->n_groups = 0;
+  self->n_shards = self->n_groups = self->n_policy = 0;
 }

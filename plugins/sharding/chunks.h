@@ -10,4 +10,7 @@
  */
 ordo_status sharding_move_chunk(const ordo_job *job, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *packed, int out);
 
+/* Weights of the leaf from the job's source, rounded to its type (f32, bf16 or f16; leaves of others are left alone). [main] */
+ordo_status sharding_read_leaf(const ordo_job *job, const ordo_leaf *leaf);
+
 #endif

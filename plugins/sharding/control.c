@@ -16,7 +16,7 @@
 static int concerns(const sharding *s, const ordo_control *control, const sharding_group *group, int roots)
 {
   if (control->unit != ORDO_ALL_UNITS)
-    return s->group_of_unit[control->unit] == (int32_t)group->index;
+    return s->group_of_unit[control->unit] == (int32_t)group->run->head->index;
   return roots || !group->is_root;
 }
 

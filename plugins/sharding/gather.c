@@ -16,7 +16,7 @@ int sharding_reshards(const sharding *s, const sharding_group *group)
 /* What is kept on purpose is bounded by nothing, so it leaves the places to the others. */
 int sharding_takes_place(const sharding *s, const sharding_group *group)
 {
-  return !s->options.replicated && !group->is_root && sharding_reshards(s, group) && group->run->reshard_after_backward != 0;
+  return !s->options.replicated && group->run->head == group && !group->is_root && sharding_reshards(s, group) && group->run->reshard_after_backward != 0;
 }
 
 uint32_t sharding_live(const sharding *s)
@@ -29,7 +29,7 @@ uint32_t sharding_live(const sharding *s)
 
 static ordo_collective describe(sharding *s, const sharding_group *group, uint32_t kind)
 {
-  ordo_collective c = ordo_collective_make(kind, NULL, NULL, group->count, ORDO_F32);
+  ordo_collective c = ordo_collective_make(kind, NULL, NULL, group->count, group->dtype);
   c.flags = s->job->ordered ? ORDO_COMM_ORDERED : 0;
   c.tag = (int32_t)group->index + 1;
   c.label = group->run->label;
@@ -86,7 +86,7 @@ static ordo_status start_part(sharding *s, sharding_group *group)
 {
   struct sharding_run *run = group->run;
   int64_t count = (group->full_numel + s->options.reshard_size - 1) / s->options.reshard_size;
-  ordo_collective c = ordo_collective_make(ORDO_ALL_GATHER, run->part, group->full, count, ORDO_F32);
+  ordo_collective c = ordo_collective_make(ORDO_ALL_GATHER, run->part, group->full, count, group->dtype);
   c.tag = (int32_t)group->index + 1;
   c.label = run->label;
   run->gather_comm = s->part_comm;
@@ -97,18 +97,18 @@ static ordo_status start_part(sharding *s, sharding_group *group)
 static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
 {
   struct sharding_run *run = group->run;
-  if (!exact && s->wire != NULL)
+  if (!exact && s->wire != NULL && group->dtype == ORDO_F32)
     return sharding_wire_start(s, group);
   ordo_collective c = describe(s, group, ORDO_ALL_GATHER);
   c.send = group->shard;
   c.recv = group->full;
-  if (!exact && s->options.param_dtype != ORDO_F32) {
+  if (!exact && group->dtype == ORDO_F32 && s->options.param_dtype != ORDO_F32) {
     ordo_status status = take_half(s, group);
     if (status != ORDO_OK)
       return status;
     uint16_t *half = s->half_block + run->halves * s->half_numel;
     sharding_narrow(s->options.param_dtype, group->shard, sharding_touchable(s, group->shard_numel), 1.0, half);
-    run->low_gather = (uint16_t *)(void *)group->full + group->full_numel;
+    run->low_gather = (uint16_t *)group->full + group->full_numel;
     c.send = half;
     c.recv = run->low_gather;
     c.dtype = s->options.param_dtype;
@@ -132,7 +132,7 @@ ordo_status sharding_start_gather(sharding *s, sharding_group *group, int exact)
   for (uint32_t i = 0; s->staging_gather != NULL && i < s->n_groups && status == ORDO_OK; i++)
     status = sharding_finish_gather(s, &s->groups[i]);
   if (status == ORDO_OK)
-    status = sharding_region_take(s->pool, &group->run->region);
+    status = sharding_region_take(s->pool, &group->run->head->run->region);
   if (status != ORDO_OK)
     return status;
   status = group->run->part_holds && !exact ? start_part(s, group) : start_whole(s, group, exact);
@@ -158,8 +158,8 @@ ordo_status sharding_finish_gather(sharding *s, sharding_group *group)
     s->halves_taken[run->halves] = 0;
   run->halves = -1;
   if (status == ORDO_OK && s->staging_gather != NULL && run->gather_pieces != NULL && run->gather_comm == s->comm)
-    unpack_full(s, group, run->low_gather != NULL ? (void *)run->low_gather : (void *)group->full,
-                run->low_gather != NULL ? sizeof *run->low_gather : sizeof *group->full);
+    unpack_full(s, group, run->low_gather != NULL ? run->low_gather : group->full,
+                run->low_gather != NULL ? sizeof *run->low_gather : ordo_dtype_size(group->dtype));
   if (status == ORDO_OK && run->low_gather != NULL)
     sharding_widen(s->options.param_dtype, run->low_gather, sharding_touchable(s, group->full_numel), group->full);
   run->low_gather = NULL;
@@ -176,8 +176,19 @@ ordo_status sharding_bind(sharding *s, sharding_group *group)
 static void keep_part(sharding *s, sharding_group *group)
 {
   int64_t count = (group->full_numel + s->options.reshard_size - 1) / s->options.reshard_size;
-  memcpy(group->run->part, group->full + s->part_comm->rank * count, (size_t)sharding_touchable(s, count) * sizeof(float));
+  memcpy(group->run->part, sharding_at(group->full, group->dtype, s->part_comm->rank * count),
+         (size_t)sharding_touchable(s, count) * ordo_dtype_size(group->dtype));
   group->run->part_holds = 1;
+}
+
+/* The pages of the units' parameters, when no group of them is gathered. */
+static void give_back(sharding *s, const sharding_group *group)
+{
+  sharding_group *head = group->run->head;
+  for (const sharding_group *g = head; g != NULL; g = g->run->next)
+    if (g->state != SHARDING_SHARDED)
+      return;
+  sharding_region_release(s->pool, &head->run->region);
 }
 
 ordo_status sharding_release(sharding *s, sharding_group *group)
@@ -190,7 +201,7 @@ ordo_status sharding_release(sharding *s, sharding_group *group)
     group->run->bound = 0;
     status = s->callbacks.bind(s->callbacks.self, group, NULL, group->full_grad);
   }
-  sharding_region_release(s->pool, &group->run->region);
+  give_back(s, group);
   return status;
 }
 
@@ -234,22 +245,22 @@ ordo_status sharding_gather_full(void *instance, uint32_t flags)
 /* This rank's part of the whole goes back to the shard. With RANK0_ONLY only rank 0 has seen the values, so it sends them. */
 static ordo_status write_back(sharding *s, sharding_group *group)
 {
-  float *from = group->full;
+  const int64_t size = (int64_t)ordo_dtype_size(group->dtype);
   ordo_status status = ORDO_OK;
   if (s->options.replicated)
-    return s->whole_flags & ORDO_GATHER_RANK0_ONLY ? ordo_broadcast(s->comm, group->shard, group->shard_numel, ORDO_F32, 0) : ORDO_OK;
+    return s->whole_flags & ORDO_GATHER_RANK0_ONLY ? ordo_broadcast(s->comm, group->shard, group->shard_numel * size, ORDO_U8, 0) : ORDO_OK;
   if (s->whole_flags & ORDO_GATHER_RANK0_ONLY) {
-    status = sharding_region_take(s->pool, &group->run->region);
+    status = sharding_region_take(s->pool, &group->run->head->run->region);
     if (status == ORDO_OK)
-      status = ordo_broadcast(s->comm, from, group->full_numel, ORDO_F32, 0);
+      status = ordo_broadcast(s->comm, group->full, group->full_numel * size, ORDO_U8, 0);
   }
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const sharding_piece *p = &group->pieces[i];
-    memcpy(group->shard + p->shard_offset, from + p->full_offset + s->comm->rank * p->count,
-           (size_t)sharding_touchable(s, p->count) * sizeof *from);
+    memcpy(sharding_at(group->shard, group->dtype, p->shard_offset),
+           sharding_at(group->full, group->dtype, p->full_offset + s->comm->rank * p->count),
+           (size_t)(sharding_touchable(s, p->count) * size));
   }
-  if (group->state == SHARDING_SHARDED)
-    sharding_region_release(s->pool, &group->run->region);
+  give_back(s, group);
   return status;
 }
 

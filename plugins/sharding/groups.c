@@ -9,11 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGN = 16 }; /* floats: a cache line */
+enum { ALIGN = 64 }; /* bytes: a cache line */
 
-static int64_t aligned(int64_t numel)
+/* Bytes of the elements, in whole cache lines. */
+static int64_t lines(int64_t numel, ordo_dtype dtype)
 {
-  return (numel + ALIGN - 1) / ALIGN * ALIGN;
+  return (numel * (int64_t)ordo_dtype_size(dtype) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 static void *get(const ordo_job *job, uint64_t count, size_t size)
@@ -121,6 +122,34 @@ static ordo_status add_comm_pieces(sharding *s, sharding_group *group)
   return ORDO_OK;
 }
 
+/* Units belong to one group, or to several of different types, each with all of them. */
+static ordo_status join(sharding *s, sharding_group *group, const sharding_group_spec *spec)
+{
+  const int32_t first = spec->n_units > 0 && spec->units[0] < s->n_units ? s->group_of_unit[spec->units[0]] : -1;
+  sharding_group *head = first >= 0 ? &s->groups[first] : group, *last = head;
+  int mismatch = head->n_units != spec->n_units;
+  for (uint32_t i = 0; i < spec->n_units; i++) {
+    if (mismatch || spec->units[i] >= s->n_units || s->group_of_unit[spec->units[i]] != first)
+      return sharding_fail(s->job, ORDO_E_INTERNAL, "report this as a defect of the strategy",
+                           "unit %u stands in no group, or in two that do not have the same units", spec->units[i]);
+    s->group_of_unit[spec->units[i]] = (int32_t)head->index;
+  }
+  group->run->head = head;
+  while (last->run->next != NULL)
+    last = last->run->next;
+  if (last != group)
+    last->run->next = group;
+  return ORDO_OK;
+}
+
+ordo_status sharding_each(sharding *s, sharding_group *head, ordo_status (*call)(sharding *s, sharding_group *group))
+{
+  ordo_status status = ORDO_OK;
+  for (sharding_group *group = head; group != NULL && status == ORDO_OK; group = group->run->next)
+    status = call(s, group);
+  return status;
+}
+
 static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint32_t index)
 {
   sharding_group *group = &s->groups[index];
@@ -131,6 +160,8 @@ static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint3
   group->run->region.slot = -1;
   group->run->sync = group->run->reshard_after_forward = group->run->reshard_after_backward = ORDO_CONTROL_RULE;
   group->is_root = spec->is_root;
+  group->dtype = spec->dtype != 0 ? spec->dtype : ORDO_F32;
+  group->grad_dtype = spec->grad_dtype != 0 ? spec->grad_dtype : ORDO_F32;
   group->n_units = spec->n_units;
   group->n_pieces = spec->n_pieces;
   char *name = get(s->job, strlen(spec->name) + 1, 1);
@@ -144,12 +175,8 @@ static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint3
   memcpy(group->units, spec->units, spec->n_units * sizeof *group->units);
   memcpy(group->pieces, spec->pieces, spec->n_pieces * sizeof *group->pieces);
   snprintf(group->run->label, sizeof group->run->label, "%s", spec->name);
-  for (uint32_t i = 0; i < spec->n_units; i++) {
-    if (spec->units[i] >= s->n_units || s->group_of_unit[spec->units[i]] >= 0)
-      return sharding_fail(s->job, ORDO_E_INTERNAL, "report this as a defect of the strategy", "unit %u stands in no or two groups",
-                           spec->units[i]);
-    s->group_of_unit[spec->units[i]] = (int32_t)index;
-  }
+  if ((status = join(s, group, spec)) != ORDO_OK)
+    return status;
   measure(group, s->options.replicated ? 1 : s->comm->size);
   s->trainable |= group->trainable;
   return add_comm_pieces(s, group);
@@ -177,14 +204,14 @@ static ordo_status add_shard_gradients(sharding *s)
 static ordo_status add_shards(sharding *s)
 {
   int64_t shard = 0, grad = 0;
-  float *at, *grad_at;
+  char *at, *grad_at;
   ordo_status status = ORDO_OK;
   for (uint32_t i = 0; i < s->n_groups; i++) {
-    shard += aligned(s->groups[i].shard_numel);
-    grad += s->groups[i].trainable ? aligned(s->groups[i].shard_numel) : 0;
+    shard += lines(s->groups[i].shard_numel, s->groups[i].dtype);
+    grad += s->groups[i].trainable ? lines(s->groups[i].shard_numel, s->groups[i].grad_dtype) : 0;
   }
-  s->shard_bytes = (size_t)shard * sizeof(float);
-  s->grad_shard_bytes = (size_t)grad * sizeof(float);
+  s->shard_bytes = (size_t)shard;
+  s->grad_shard_bytes = (size_t)grad;
   if (s->cold != NULL)
     status = cold_shards(s, grad > 0);
   else
@@ -198,11 +225,11 @@ static ordo_status add_shards(sharding *s)
   for (uint32_t i = 0; i < s->n_groups; i++) {
     sharding_group *group = &s->groups[i];
     group->shard = at;
-    at += aligned(group->shard_numel);
+    at += lines(group->shard_numel, group->dtype);
     if (!group->trainable)
       continue;
     group->grad_shard = grad_at;
-    grad_at += aligned(group->shard_numel);
+    grad_at += lines(group->shard_numel, group->grad_dtype);
   }
   return ORDO_OK;
 }
@@ -219,30 +246,51 @@ static int64_t largest(const sharding *s, int root, int shard)
   return most;
 }
 
+static int64_t gradient_lines(const sharding_group *group)
+{
+  return group->trainable ? lines(group->full_numel, group->grad_dtype) : 0;
+}
+
+/* The largest gradient of units that are not in the root, of all types. */
+static int64_t turn_bytes(const sharding *s)
+{
+  int64_t most = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++) {
+    int64_t bytes = 0;
+    for (const sharding_group *g = &s->groups[i]; g != NULL && !g->is_root && s->groups[i].run->head == &s->groups[i]; g = g->run->next)
+      bytes += gradient_lines(g);
+    most = bytes > most ? bytes : most;
+  }
+  return most;
+}
+
 static size_t gradient_bytes(const sharding *s)
 {
-  int64_t numel = aligned(largest(s, 0, 0));
+  int64_t bytes = turn_bytes(s);
   for (uint32_t i = 0; i < s->n_groups; i++)
-    numel += s->groups[i].is_root && s->groups[i].trainable ? aligned(s->groups[i].full_numel) : 0;
-  return (size_t)numel * sizeof(float);
+    bytes += s->groups[i].is_root ? gradient_lines(&s->groups[i]) : 0;
+  return (size_t)bytes;
 }
 
 /* The buffer that groups use in turn stands first; each root group has its own behind it. */
 static ordo_status add_gradients(sharding *s)
 {
-  float *at;
+  char *at;
   if (!s->trainable || s->options.replicated)
     return ORDO_OK;
   ordo_status status = comm_alloc(s, s->sum_comm, gradient_bytes(s), ORDO_MEM_GRADIENTS, "the gradient of a group", &s->grad_block);
   if (status != ORDO_OK)
     return status;
   at = s->grad_block;
-  at += aligned(largest(s, 0, 0));
+  at += turn_bytes(s);
   for (uint32_t i = 0; i < s->n_groups; i++) {
+    struct sharding_run *run = s->groups[i].run;
+    if (run->next != NULL)
+      run->next->run->turn_offset = run->turn_offset + gradient_lines(&s->groups[i]);
     if (!s->groups[i].is_root || !s->groups[i].trainable)
       continue;
-    s->groups[i].run->own_grad = at;
-    at += aligned(s->groups[i].full_numel);
+    run->own_grad = at;
+    at += gradient_lines(&s->groups[i]);
   }
   return ORDO_OK;
 }
@@ -255,7 +303,7 @@ static ordo_status add_low_buffers(sharding *s)
   ordo_status status = ORDO_OK;
   if (s->options.param_dtype != ORDO_F32) {
     s->n_halves = s->options.limit + 1 < 8 ? s->options.limit + 1 : 8;
-    s->half_numel = aligned(largest(s, -1, 1));
+    s->half_numel = lines(largest(s, -1, 1), ORDO_F32) / (int64_t)sizeof(float);
     status = comm_alloc(s, s->comm, (size_t)s->half_numel * s->n_halves * size, ORDO_MEM_COMM, what, &memory);
     s->half_block = memory;
   }
@@ -269,16 +317,30 @@ static ordo_status add_low_buffers(sharding *s)
   return s->low_recv != NULL ? ORDO_OK : sharding_fail(s->job, ORDO_E_NOMEM, "free memory", "no memory for %s (%zu bytes)", what, receive);
 }
 
+/* Room for a gathered group; with parts in ranges of equal size for their ranks. */
+static int64_t gathered_lines(const sharding *s, const sharding_group *group)
+{
+  const int64_t size = s->options.reshard_size > 0 ? s->options.reshard_size : 1;
+  const int64_t numel = (group->full_numel + size - 1) / size * size;
+  return lines(numel > 0 ? numel : 1, group->dtype);
+}
+
 static ordo_status add_regions(sharding *s)
 {
   ordo_status status = sharding_pool_create(s->job, s->options.limit, s->options.poison, &s->pool);
   for (uint32_t i = 0; i < s->n_groups && status == ORDO_OK && !s->options.replicated; i++) {
-    sharding_group *group = &s->groups[i];
-    int64_t numel = group->full_numel;
-    if (s->options.reshard_size > 0) /* ranges of equal size for the ranks of a part */
-      numel = (numel + s->options.reshard_size - 1) / s->options.reshard_size * s->options.reshard_size;
-    status = sharding_region_init(s->pool, &group->run->region, (size_t)(numel > 0 ? numel : 1) * sizeof(float), !group->is_root);
-    group->full = (float *)(void *)group->run->region.base;
+    sharding_group *head = &s->groups[i];
+    int64_t bytes = 0;
+    for (const sharding_group *g = head; g != NULL && head->run->head == head; g = g->run->next)
+      bytes += gathered_lines(s, g);
+    if (head->run->head != head)
+      continue;
+    status = sharding_region_init(s->pool, &head->run->region, (size_t)bytes, !head->is_root);
+    bytes = 0;
+    for (sharding_group *g = head; g != NULL; g = g->run->next) {
+      g->full = head->run->region.base + bytes;
+      bytes += gathered_lines(s, g);
+    }
   }
   for (uint32_t i = 0; i < s->n_groups && s->options.replicated; i++) {
     s->groups[i].full = s->groups[i].shard;
@@ -289,8 +351,8 @@ static ordo_status add_regions(sharding *s)
 
 static ordo_status add_parts(sharding *s)
 {
-  int64_t size = s->options.reshard_size, numel = 0;
-  float *at;
+  int64_t size = s->options.reshard_size, bytes = 0;
+  char *at;
   ordo_status status;
   if (size == 0)
     return ORDO_OK;
@@ -303,15 +365,15 @@ static ordo_status add_parts(sharding *s)
   if ((status = s->job->axis_part(s->job->ctx, (int32_t)size, &s->part_comm)) != ORDO_OK)
     return status;
   for (uint32_t i = 0; i < s->n_groups; i++)
-    numel += s->groups[i].is_root ? 0 : aligned((s->groups[i].full_numel + size - 1) / size);
-  if ((status = s->part_comm->alloc(s->part_comm->ctx, (size_t)(numel > 0 ? numel : 1) * sizeof(float), &s->part_block)) != ORDO_OK)
+    bytes += s->groups[i].is_root ? 0 : lines((s->groups[i].full_numel + size - 1) / size, s->groups[i].dtype);
+  if ((status = s->part_comm->alloc(s->part_comm->ctx, (size_t)(bytes > 0 ? bytes : 4), &s->part_block)) != ORDO_OK)
     return status;
   at = s->part_block;
   for (uint32_t i = 0; i < s->n_groups; i++) {
     if (s->groups[i].is_root)
       continue;
     s->groups[i].run->part = at;
-    at += aligned((s->groups[i].full_numel + size - 1) / size);
+    at += lines((s->groups[i].full_numel + size - 1) / size, s->groups[i].dtype);
   }
   return ORDO_OK;
 }
@@ -392,44 +454,45 @@ ordo_status sharding_create(const ordo_job *job, const sharding_options *options
   return ORDO_OK;
 }
 
+/* Bytes of the whole gradient of a group between micro-batches; 0 if it needs none of its own. */
+static int64_t kept_lines(const sharding *s, const sharding_group *group)
+{
+  const int narrows = sharding_narrows(s, group);
+  if (!group->trainable || (!narrows && group->is_root))
+    return 0;
+  return lines(group->full_numel, narrows ? s->options.reduce_dtype : group->grad_dtype);
+}
+
+static size_t accumulation_bytes(const sharding *s)
+{
+  int64_t bytes = 0;
+  for (uint32_t i = 0; i < s->n_groups; i++)
+    bytes += kept_lines(s, &s->groups[i]);
+  return (size_t)bytes;
+}
+
 /* Gradients of all groups at once, for no_sync; the roots keep theirs. Collective, at the first step that accumulates. */
 ordo_status sharding_reserve_accumulation(sharding *s)
 {
-  const int low = s->options.reduce_dtype != ORDO_F32;
-  int64_t numel = 0;
-  float *at;
+  char *at;
   if (s->accumulate_block != NULL || s->options.replicated || !s->trainable)
     return ORDO_OK;
-  for (uint32_t i = 0; i < s->n_groups; i++)
-    numel += s->groups[i].trainable && (low || s->groups[i].run->own_grad == NULL) ? aligned(s->groups[i].full_numel) : 0;
-  size_t bytes = (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
+  const size_t bytes = accumulation_bytes(s);
   ordo_status status = comm_alloc(s, s->sum_comm, bytes, ORDO_MEM_GRADIENTS,
                                   "whole gradients between micro-batches, which no_sync=false does without", &s->accumulate_block);
   if (status != ORDO_OK)
     return status;
   at = s->accumulate_block;
-  uint16_t *low_at = s->accumulate_block;
   for (uint32_t i = 0; i < s->n_groups; i++) {
     struct sharding_run *run = s->groups[i].run;
-    if (!s->groups[i].trainable || (!low && run->own_grad != NULL))
-      continue;
-    if (low)
-      run->low_grad = low_at;
-    else
+    const int64_t kept = kept_lines(s, &s->groups[i]);
+    if (kept > 0 && sharding_narrows(s, &s->groups[i]))
+      run->low_grad = (uint16_t *)(void *)at;
+    else if (kept > 0)
       run->own_grad = at;
-    at += low ? 0 : aligned(s->groups[i].full_numel);
-    low_at += aligned(s->groups[i].full_numel);
+    at += kept;
   }
   return ORDO_OK;
-}
-
-static size_t accumulation_bytes(const sharding *s)
-{
-  const int low = s->options.reduce_dtype != ORDO_F32;
-  int64_t numel = 0;
-  for (uint32_t i = 0; i < s->n_groups; i++)
-    numel += s->groups[i].trainable && (low || !s->groups[i].is_root) ? aligned(s->groups[i].full_numel) : 0;
-  return (size_t)numel * (low ? sizeof(uint16_t) : sizeof(float));
 }
 
 static void free_groups(sharding *s)
@@ -445,6 +508,7 @@ static void free_groups(sharding *s)
     job->free(job->ctx, group->units);
     job->free(job->ctx, group->pieces);
     job->free(job->ctx, group->run->ready);
+    job->free(job->ctx, group->run->sum);
     job->free(job->ctx, group->run->gather_pieces);
     job->free(job->ctx, group->run->reduce_pieces);
   }

@@ -11,7 +11,9 @@ enum { SHARDING_WIRE_SLOTS = 3 }; /* packed gathers in flight: two groups and th
 
 /* What runs for a group. */
 struct sharding_run {
-  sharding_region region;
+  sharding_group *head; /* the first group of the same units, which may be this one */
+  sharding_group *next; /* the next one of them, of another type; null: none */
+  sharding_region region; /* of a head: gathered parameters of all groups of its units */
   ordo_comm_piece *gather_pieces; /* null: one range in rank order */
   ordo_comm_piece *reduce_pieces;
   uint32_t n_reduce_pieces;
@@ -28,9 +30,11 @@ struct sharding_run {
   int keeps;                    /* full_grad holds the gradient of earlier micro-batches of this step */
   int low_holds;                /* low_grad does */
   int reduced;                  /* the shard holds a gradient of this step */
-  float *own_grad;              /* [full_numel] no_sync and the root: its own gradient buffer */
+  int64_t turn_offset;          /* bytes into grad_block: groups of the same units have it at the same time */
+  void *own_grad;               /* [full_numel] no_sync and the root: its own gradient buffer */
+  float *sum;                   /* [shard_numel] sync_each with 16-bit gradients: the reductions of this step in fp32 */
   uint16_t *low_grad;           /* [full_numel] no_sync in 16 bits */
-  float *part;                  /* reshard_size: this rank's range between forward and backward */
+  void *part;                   /* reshard_size: this rank's range between forward and backward */
   int part_holds;
   char label[24];
 
@@ -86,9 +90,10 @@ struct sharding {
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  int reduction_adds;   /* it goes to spare_shard and is added */
-  uint16_t *low_result; /* a 16-bit reduction arrives here */
-  const float *sum;     /* the sum of a whole group arrives here, if it is not scattered */
+  ordo_dtype reduction_dtype; /* what travels in it */
+  int reduction_adds;         /* it goes to spare_shard and is added */
+  uint16_t *low_result;       /* a reduction in reduce_dtype arrives here, to be widened */
+  void *sum;                  /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;
@@ -103,12 +108,26 @@ ORDO_INLINE int64_t sharding_touchable(const sharding *s, int64_t n)
   return ordo_job_has_data(s->job) ? n : 0;
 }
 
+ORDO_INLINE int sharding_is_low(ordo_dtype dtype)
+{
+  return dtype == ORDO_BF16 || dtype == ORDO_F16;
+}
+
+/* The host adds 16-bit gradients of micro-batches up in fp32, so they go the whole way in their own type. Those in fp32 are reduced, and
+ * kept between micro-batches, in reduce_dtype. */
+ORDO_INLINE int sharding_narrows(const sharding *s, const sharding_group *group)
+{
+  return group->grad_dtype == ORDO_F32 && s->options.reduce_dtype != ORDO_F32;
+}
+
 /* groups.c */
 void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
 void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);
 ordo_status sharding_reserve_accumulation(sharding *s);
+/* Calls it for each group of the head's units, in order. */
+ordo_status sharding_each(sharding *s, sharding_group *head, ordo_status (*call)(sharding *s, sharding_group *group));
 
 /* wire.c */
 ordo_status sharding_wire_start(sharding *s, sharding_group *group);

@@ -17,7 +17,7 @@ ordo_status sharding_take_gradient(sharding *s, sharding_group *group)
   if (!group->trainable || s->options.replicated || run->in_backward)
     return ORDO_OK;
   int own = run->own_grad != NULL && (group->is_root || !run->synchronise || run->keeps);
-  group->full_grad = own ? run->own_grad : s->grad_block;
+  group->full_grad = own ? run->own_grad : (char *)s->grad_block + run->turn_offset;
   return own && s->reducing != group ? ORDO_OK : sharding_finish_reduction(s); /* which may still be read */
 }
 
@@ -29,7 +29,8 @@ static void clear_silent(const sharding *s, sharding_group *group)
   for (uint32_t i = 0; i < group->n_pieces; i++) {
     const sharding_piece *p = &group->pieces[i];
     if (p->trainable && !group->run->ready[i])
-      memset(group->full_grad + p->full_offset, 0, (size_t)sharding_touchable(s, p->count * ranks) * sizeof(float));
+      memset(sharding_at(group->full_grad, group->grad_dtype, p->full_offset), 0,
+             (size_t)sharding_touchable(s, p->count * ranks) * ordo_dtype_size(group->grad_dtype));
   }
 }
 
@@ -78,14 +79,16 @@ static void unpack_gradient(const sharding *s, const sharding_group *group, void
   }
 }
 
-static ordo_status reserve_spare(sharding *s)
+static ordo_status reserve_spare(sharding *s, sharding_group *group)
 {
   int64_t most = 1;
+  if (sharding_is_low(group->grad_dtype) && group->run->sum == NULL)
+    group->run->sum = s->job->alloc(s->job->ctx, (size_t)(group->shard_numel + 1) * sizeof(float), ORDO_MEM_GRADIENTS);
   for (uint32_t i = 0; i < s->n_groups; i++)
     most = s->groups[i].shard_numel > most ? s->groups[i].shard_numel : most;
   if (s->spare_shard == NULL)
     s->spare_shard = s->job->alloc(s->job->ctx, (size_t)most * sizeof(float), ORDO_MEM_GRADIENTS);
-  return s->spare_shard != NULL
+  return s->spare_shard != NULL && (group->run->sum != NULL || !sharding_is_low(group->grad_dtype))
              ? ORDO_OK
              : sharding_fail(s->job, ORDO_E_NOMEM, "free memory", "no memory to add a reduction to the gradient of a shard");
 }
@@ -96,7 +99,7 @@ static void describe(sharding *s, const sharding_group *group, ordo_collective *
   c->kind = whole ? ORDO_ALL_REDUCE : ORDO_REDUCE_SCATTER;
   c->count = whole ? group->full_numel : group->grad_count;
   c->send = group->full_grad;
-  c->recv = whole ? group->full_grad : s->reduction_adds ? s->spare_shard : group->grad_shard;
+  c->recv = whole ? group->full_grad : s->reduction_adds ? (void *)s->spare_shard : group->grad_shard;
   c->flags = s->job->ordered ? ORDO_COMM_ORDERED : 0;
   c->tag = (int32_t)group->index + 1;
   c->label = group->run->label;
@@ -125,18 +128,20 @@ static void narrow(sharding *s, sharding_group *group, double divisor, ordo_coll
 
 static ordo_status start_reduction(sharding *s, sharding_group *group)
 {
-  ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, NULL, NULL, 0, s->options.reduce_dtype);
+  const int low = sharding_is_low(group->grad_dtype);
+  ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, NULL, NULL, 0, low ? group->grad_dtype : s->options.reduce_dtype);
   double ratio = group->run->divide_ratio > 0.0 ? group->run->divide_ratio : s->options.divide_ratio;
   double divisor = s->divide_factor * (ratio > 0.0 ? ratio : 1.0);
   ordo_status status = sharding_finish_reduction(s);
-  s->reduction_adds = group->run->reduced && !s->options.replicated;
+  s->reduction_adds = (low ? s->options.sync_each : group->run->reduced) && !s->options.replicated;
+  s->reduction_dtype = c.dtype;
   if (status == ORDO_OK && s->reduction_adds)
-    status = reserve_spare(s);
+    status = reserve_spare(s, group);
   if (status != ORDO_OK)
     return status;
   describe(s, group, &c);
   c.factor = 1.0 / divisor;
-  if (c.dtype != ORDO_F32)
+  if (sharding_narrows(s, group))
     narrow(s, group, divisor, &c);
   if (c.n_pieces > 0 && s->staging_reduce != NULL)
     pack_gradient(s, group, &c);
@@ -152,8 +157,25 @@ static void add(float *to, const float *from, int64_t n)
     to[i] += from[i];
 }
 
+/* 16-bit reductions of several micro-batches: added up in fp32, rounded to the shard each time. */
+static void add_low(const sharding *s, sharding_group *group)
+{
+  const uint16_t *from = (const uint16_t *)(const void *)s->spare_shard;
+  float *sum = group->run->sum, piece[1024];
+  const int64_t n = sharding_touchable(s, group->shard_numel), most = (int64_t)(sizeof piece / sizeof *piece);
+  for (int64_t i = 0; i < n; i += most) {
+    const int64_t part = n - i < most ? n - i : most;
+    sharding_widen(group->grad_dtype, from + i, part, piece);
+    if (group->run->reduced)
+      add(sum + i, piece, part);
+    else
+      memcpy(sum + i, piece, (size_t)part * sizeof *sum);
+    sharding_narrow(group->grad_dtype, sum + i, part, 1.0, (uint16_t *)group->grad_shard + i);
+  }
+}
+
 /* This rank's part of a sum that every rank has whole. */
-static void take_part(const sharding *s, const sharding_group *group, float *to)
+static void take_part(const sharding *s, const sharding_group *group, void *to)
 {
   const int32_t rank = s->comm->rank;
   for (uint32_t i = 0; i < group->n_pieces; i++) {
@@ -161,25 +183,28 @@ static void take_part(const sharding *s, const sharding_group *group, float *to)
     const int64_t from = p->full_offset + rank * p->count;
     if (!p->trainable)
       continue;
-    if (s->options.reduce_dtype != ORDO_F32)
-      sharding_widen(s->options.reduce_dtype, s->low_result + from, sharding_touchable(s, p->count), to + p->shard_offset);
+    if (sharding_narrows(s, group))
+      sharding_widen(s->reduction_dtype, s->low_result + from, sharding_touchable(s, p->count), (float *)to + p->shard_offset);
     else
-      memcpy(to + p->shard_offset, s->sum + from, (size_t)sharding_touchable(s, p->count) * sizeof *to);
+      memcpy(sharding_at(to, group->grad_dtype, p->shard_offset), sharding_at(s->sum, group->grad_dtype, from),
+             (size_t)sharding_touchable(s, p->count) * ordo_dtype_size(group->grad_dtype));
   }
 }
 
 static void land(sharding *s, sharding_group *group)
 {
-  float *to = s->reduction_adds ? s->spare_shard : group->grad_shard;
+  void *to = s->reduction_adds ? (void *)s->spare_shard : group->grad_shard;
   const int whole = sharding_sums_whole(s) && !s->options.replicated;
-  const int low = s->options.reduce_dtype != ORDO_F32;
+  const int narrowed = sharding_narrows(s, group);
   if (whole)
     take_part(s, group, to);
   else if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
-    unpack_gradient(s, group, low ? s->low_result : (void *)to, low ? sizeof(uint16_t) : sizeof *to);
-  if (low && !whole)
-    sharding_widen(s->options.reduce_dtype, s->low_result, sharding_touchable(s, group->shard_numel), to);
-  if (s->reduction_adds)
+    unpack_gradient(s, group, narrowed ? s->low_result : to, ordo_dtype_size(s->reduction_dtype));
+  if (narrowed && !whole)
+    sharding_widen(s->reduction_dtype, s->low_result, sharding_touchable(s, group->shard_numel), to);
+  if (s->reduction_adds && sharding_is_low(group->grad_dtype))
+    add_low(s, group);
+  else if (s->reduction_adds)
     add(group->grad_shard, s->spare_shard, sharding_touchable(s, group->shard_numel));
 }
 
@@ -199,7 +224,7 @@ ordo_status sharding_finish_reduction(sharding *s)
   return ORDO_OK;
 }
 
-/* no_sync: fp32 gradients stay where they are; 16-bit ones are added to those of earlier micro-batches. */
+/* no_sync: gradients stay where they are; fp32 ones that are kept in 16 bits are added to those of earlier micro-batches. */
 static void accumulate(sharding *s, sharding_group *group)
 {
   struct sharding_run *run = group->run;

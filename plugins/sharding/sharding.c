@@ -24,10 +24,15 @@ static sharding_group *neighbour(sharding *s, uint32_t unit, int direction)
   return NULL;
 }
 
+static ordo_status start(sharding *s, sharding_group *group)
+{
+  return sharding_start_gather(s, group, 0);
+}
+
 static ordo_status start_if_room(sharding *s, sharding_group *group)
 {
   const int room = group == NULL || !sharding_takes_place(s, group) || sharding_live(s) < s->options.limit;
-  return group != NULL && room ? sharding_start_gather(s, group, 0) : ORDO_OK;
+  return group != NULL && room ? sharding_each(s, group, start) : ORDO_OK;
 }
 
 /* The list of the unit if it has one (at `listed`), else its neighbour (at `wanted`). */
@@ -68,7 +73,7 @@ static ordo_status make_room(sharding *s, const sharding_group *group, uint32_t 
     }
     if (last == NULL)
       break;
-    status = sharding_release(s, last);
+    status = sharding_each(s, last, sharding_release);
   }
   return status;
 }
@@ -87,10 +92,12 @@ ordo_status sharding_step_begin(void *instance, const ordo_step_info *info)
   return ORDO_OK;
 }
 
-/* Whole gradients are reduced in place, so their sum can be taken once. */
-static int synchronises(const sharding *s, const struct sharding_run *run)
+/* Whole gradients are reduced in place, so their sum can be taken once. 16-bit ones that the host adds up are written in the last
+ * micro-batch, whatever is set for the unit. */
+static int synchronises(const sharding *s, const sharding_group *group)
 {
-  const int each = run->sync != ORDO_CONTROL_RULE ? run->sync : s->options.sync_each;
+  const struct sharding_run *run = group->run;
+  const int each = run->sync != ORDO_CONTROL_RULE && !sharding_is_low(group->grad_dtype) ? run->sync : s->options.sync_each;
   return run->sync != 0 && (s->last || (each && !s->options.replicated));
 }
 
@@ -101,12 +108,17 @@ ordo_status sharding_micro_begin(void *instance, const ordo_step_info *info)
   int accumulates = 0;
   s->last = info->is_last_micro_batch != 0;
   for (uint32_t i = 0; i < s->n_groups; i++) {
-    s->groups[i].run->synchronise = synchronises(s, s->groups[i].run);
+    s->groups[i].run->synchronise = synchronises(s, &s->groups[i]);
     accumulates |= !s->groups[i].run->synchronise;
   }
   if (accumulates && s->accumulate_block == NULL) /* its memory is given out by all ranks together, when nothing is in flight */
     status = sharding_finish_reduction(s);
   return status == ORDO_OK && accumulates ? sharding_reserve_accumulation(s) : status;
+}
+
+static ordo_status show(sharding *s, sharding_group *group)
+{
+  return sharding_unshard(s, group, 1);
 }
 
 /* A scope of full parameters has bound everything; units run in it without being gathered. */
@@ -119,7 +131,9 @@ ordo_status sharding_pre_forward(void *instance, const ordo_unit *unit)
     return ORDO_OK;
   ordo_status status = make_room(s, group, unit->index, 1);
   if (status == ORDO_OK)
-    status = sharding_unshard(s, group, 1);
+    status = sharding_each(s, group, start);
+  if (status == ORDO_OK)
+    status = sharding_each(s, group, show);
   return status == ORDO_OK ? prefetch(s, unit->index, 1, 1, s->options.forward_prefetch) : status;
 }
 
@@ -131,7 +145,16 @@ ordo_status sharding_post_forward(void *instance, const ordo_unit *unit)
     return ORDO_OK;
   if (!sharding_reshards(s, group) || unit->index != group->units[group->n_units - 1])
     return ORDO_OK;
-  return sharding_after_forward(s, group);
+  return sharding_each(s, group, sharding_after_forward);
+}
+
+static ordo_status begin_backward(sharding *s, sharding_group *group)
+{
+  ordo_status status = sharding_take_gradient(s, group);
+  if (status == ORDO_OK && !group->run->in_backward)
+    status = sharding_bind(s, group);
+  group->run->in_backward = 1;
+  return status;
 }
 
 ordo_status sharding_pre_backward(void *instance, const ordo_unit *unit)
@@ -142,17 +165,12 @@ ordo_status sharding_pre_backward(void *instance, const ordo_unit *unit)
     return ORDO_OK;
   ordo_status status = make_room(s, group, unit->index, -1);
   if (status == ORDO_OK)
-    status = sharding_start_gather(s, group, 0);
+    status = sharding_each(s, group, start);
   if (status == ORDO_OK)
-    status = sharding_finish_gather(s, group);
+    status = sharding_each(s, group, sharding_finish_gather);
   if (status == ORDO_OK)
     status = prefetch(s, unit->index, -1, 1, s->options.backward_prefetch == SHARDING_PREFETCH_PRE);
-  if (status == ORDO_OK)
-    status = sharding_take_gradient(s, group);
-  if (status == ORDO_OK && !group->run->in_backward)
-    status = sharding_bind(s, group);
-  group->run->in_backward = 1;
-  return status;
+  return status == ORDO_OK ? sharding_each(s, group, begin_backward) : status;
 }
 
 void sharding_grad_ready(sharding_group *group, uint32_t piece)
@@ -178,13 +196,20 @@ static ordo_status end_backward(sharding *s, sharding_group *group)
   return group->run->bound && group->full_grad == NULL ? sharding_bind(s, group) : ORDO_OK; /* the next write overwrites */
 }
 
+/* The first one last: it is that of the matrices, as a rule, and its reduction is the one that the next unit's backward should hide. */
+static ordo_status end_backwards(sharding *s, sharding_group *group)
+{
+  ordo_status status = group->run->next != NULL ? end_backwards(s, group->run->next) : ORDO_OK;
+  return status == ORDO_OK ? end_backward(s, group) : status;
+}
+
 ordo_status sharding_post_backward(void *instance, const ordo_unit *unit)
 {
   sharding *s = sharding_of(instance);
   sharding_group *group = sharding_group_of_unit(s, unit->index);
   if (group == NULL || unit->index != group->units[0])
     return ORDO_OK;
-  ordo_status status = end_backward(s, group);
+  ordo_status status = end_backwards(s, group);
   return status == ORDO_OK ? prefetch(s, unit->index, -1, 0, s->options.backward_prefetch == SHARDING_PREFETCH_POST) : status;
 }
 

@@ -2,6 +2,8 @@
  *
  * A group is a set of parameters that are gathered by one all-gather and whose gradients are reduced by one reduce-scatter. How parameters
  * lie in a shard is the plugin's business (one flat range for fsdp1, one dim-0 chunk per parameter for fsdp2) and is said once, as pieces.
+ * A group has one type of elements and one of gradients; units with parameters of several types have a group of each: they are gathered,
+ * released and reduced together, by one collective per type.
  * When to gather, to release, to prefetch, to accumulate and to reduce is the same for both, and is here.
  *
  *   SHARDED --unshard--> GATHERING --needed--> UNSHARDED --release--> SHARDED
@@ -59,7 +61,7 @@ typedef struct sharding_piece {
   int32_t reserved;
 } sharding_piece;
 
-/* What the plugin says of a group. Copied. */
+/* What the plugin says of a group. Copied. A group with the units of an earlier one (all of them) goes together with that one. */
 typedef struct sharding_group_spec {
   const char *name;      /* label of its collectives */
   const uint32_t *units; /* ascending */
@@ -67,6 +69,7 @@ typedef struct sharding_group_spec {
   int is_root; /* stays gathered between forward and backward */
   const sharding_piece *pieces;
   uint32_t n_pieces;
+  ordo_dtype dtype, grad_dtype; /* ORDO_F32, ORDO_BF16 or ORDO_F16 each; 0: ORDO_F32 */
 } sharding_group_spec;
 
 typedef struct sharding_group {
@@ -82,10 +85,12 @@ typedef struct sharding_group {
   int64_t grad_count;       /* the same of trainable pieces: of a reduce-scatter */
   int64_t shard_numel;      /* elements that the pieces span in the shard, gaps for alignment included */
   int64_t full_numel;       /* elements that they span when gathered */
-  float *shard;             /* [shard_numel], where leaves point; memory of the communicator or of the cold tier */
-  float *grad_shard;        /* [shard_numel], the reduced gradient; null without trainable pieces. Leaves' gradients point into it */
-  float *full;              /* [full_numel] gathered parameters: fixed address, see storage.h */
-  float *full_grad;         /* [full_numel] gradients during backward, null outside */
+  ordo_dtype dtype;         /* of shard and full */
+  ordo_dtype grad_dtype;    /* of grad_shard and full_grad */
+  void *shard;              /* [shard_numel], where leaves point; memory of the communicator or of the cold tier */
+  void *grad_shard;         /* [shard_numel], the reduced gradient; null without trainable pieces. Leaves' gradients point into it */
+  void *full;               /* [full_numel] gathered parameters: fixed address, see storage.h */
+  void *full_grad;          /* [full_numel] gradients during backward, null outside */
   int state;                /* SHARDING_ */
   void *user;               /* the plugin's */
   struct sharding_run *run; /* private: requests, regions */
@@ -95,7 +100,7 @@ typedef struct sharding_group {
 typedef struct sharding_callbacks {
   void *self;
   /* Binds the group's parameters: full null: released; grad null: no gradient now. [step] */
-  ordo_status (*bind)(void *self, sharding_group *group, float *full, float *grad);
+  ordo_status (*bind)(void *self, sharding_group *group, void *full, void *grad);
   /* The reduced gradient of a trainable group stands in grad_shard, divided by `divided_by`: mark leaves HELD and reduced. `held` 0: the
    * group ran no backward in this step. [step] */
   ordo_status (*reduced)(void *self, sharding_group *group, double divided_by, int held);
@@ -123,8 +128,14 @@ ordo_status sharding_create(const ordo_job *job, const sharding_options *options
                             const sharding_group_spec *specs, uint32_t n_specs, sharding **result);
 /* Collective while the session lives. Null is fine. [main] */
 void sharding_destroy(sharding *s);
+/* Element `index` of an array of the type; null stays null. */
+ORDO_INLINE void *sharding_at(void *array, ordo_dtype dtype, int64_t index)
+{
+  return array != NULL ? (char *)array + index * (int64_t)ordo_dtype_size(dtype) : NULL;
+}
 uint32_t sharding_n_groups(const sharding *s);
 sharding_group *sharding_group_at(sharding *s, uint32_t index);
+/* The first of those that hold parameters of the unit; null if there is none. */
 sharding_group *sharding_group_of_unit(sharding *s, uint32_t unit);
 
 /* ---- members of the plugin's tables ----
@@ -182,6 +193,9 @@ ordo_status sharding_forget(sharding *s);
 struct sharding_cold *sharding_cold_of(sharding *s);
 int64_t sharding_peak_bytes(const sharding *s);
 
+/* The types that a group can have, and the name of any. */
+int sharding_is_float(ordo_dtype dtype);
+const char *sharding_dtype_name(ordo_dtype dtype);
 /* values[n] to the nearest of a 16-bit type. */
 void sharding_round(ordo_dtype dtype, float *values, int64_t n);
 

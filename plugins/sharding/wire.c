@@ -4,7 +4,7 @@
  * every rank sends one range of bytes, piece after piece, and finds out for itself where which one begins. A gather in flight takes a slot
  * of two ranges, its own and that of all ranks; the oldest is finished when none is free.
  *
- * Not packed: whole parameters for export (exact), and what reshard_after_forward=N keeps between forward and backward.
+ * Not packed: whole parameters for export (exact), what reshard_after_forward=N keeps between forward and backward, and 16-bit parameters.
  */
 #include "private.h"
 
@@ -29,7 +29,7 @@ static ordo_status reserve(sharding *s)
     return ORDO_OK;
   for (uint32_t g = 0; g < s->n_groups; g++) {
     int64_t bytes = 0;
-    for (uint32_t i = 0; i < s->groups[g].n_pieces; i++) {
+    for (uint32_t i = 0; i < s->groups[g].n_pieces && s->groups[g].dtype == ORDO_F32; i++) {
       int64_t piece = wire_bytes(s, &s->groups[g], i);
       if (piece < 0)
         return sharding_fail(job, ORDO_E_INVALID, "report this to the author of the precision plugin",
@@ -73,7 +73,7 @@ ordo_status sharding_wire_start(sharding *s, sharding_group *group)
   unsigned char *at = run->wire;
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const sharding_piece *p = &group->pieces[i];
-    status = s->wire->pre_all_gather(s->wire_self, leaf_of(s, group, i), group->shard + p->shard_offset, p->count, at);
+    status = s->wire->pre_all_gather(s->wire_self, leaf_of(s, group, i), sharding_at(group->shard, ORDO_F32, p->shard_offset), p->count, at);
     at += wire_bytes(s, group, i);
   }
   if (status != ORDO_OK) {
@@ -96,7 +96,7 @@ ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived
   for (int32_t r = 0; r < s->comm->size && arrived; r++)
     for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
       const sharding_piece *p = &group->pieces[i];
-      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count, group->full + p->full_offset + r * p->count);
+      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count, sharding_at(group->full, ORDO_F32, p->full_offset + r * p->count));
       at += wire_bytes(s, group, i);
     }
   for (int i = 0; i < SHARDING_WIRE_SLOTS; i++)

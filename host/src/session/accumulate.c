@@ -132,16 +132,26 @@ void ordo_accumulate_ready(ordo_session *session, ordo_param_record *root)
   set_held(root, last);
 }
 
+/* Of params that were not used, or not by all members of their tie group; those of one unit, or of all. */
+static void finish(ordo_session *session, const ordo_model_state *model, uint32_t unit, gboolean all)
+{
+  for (guint i = 0; i < model->params->len; i++) {
+    ordo_param_record *root = g_ptr_array_index(model->params, i);
+    if (root->sum && root->summed_in != session->micro_serial && (all || root->param.unit == unit))
+      ordo_accumulate_ready(session, root);
+  }
+}
+
+void ordo_accumulate_end_unit(ordo_session *session, const ordo_model_state *model, uint32_t unit)
+{
+  if (session->info.is_last_micro_batch)
+    finish(session, model, unit, FALSE);
+}
+
 void ordo_accumulate_end(ordo_session *session)
 {
-  for (guint m = 0; m < session->models->len; m++) {
-    ordo_model_state *model = g_ptr_array_index(session->models, m);
-    for (guint i = 0; i < model->params->len; i++) {
-      ordo_param_record *root = g_ptr_array_index(model->params, i);
-      if (root->sum && root->summed_in != session->micro_serial) /* not used, or not by all members of its tie group */
-        ordo_accumulate_ready(session, root);
-    }
-  }
+  for (guint m = 0; m < session->models->len; m++)
+    finish(session, g_ptr_array_index(session->models, m), 0, TRUE);
 }
 
 void ordo_accumulate_rescale(ordo_session *session, double factor)

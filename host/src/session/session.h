@@ -316,6 +316,8 @@ gboolean ordo_accumulate_possible(const ordo_session *session);
 /* The gradient of a tie group is complete for this micro-batch. Only for roots with a sum. */
 void ordo_accumulate_ready(ordo_session *session, ordo_param_record *root);
 /* A micro-batch ends: what was not complete in it. */
+/* At the end of a unit's backward in the last micro-batch: sums of params that this micro-batch did not use become their gradients. */
+void ordo_accumulate_end_unit(ordo_session *session, const ordo_model_state *model, uint32_t unit);
 void ordo_accumulate_end(ordo_session *session);
 void ordo_accumulate_rescale(ordo_session *session, double factor);
 

@@ -364,6 +364,8 @@ ordo_status ordo_session_post_backward(ordo_session *session, uint32_t index, ui
   FIND_UNIT(session, index, unit, "post_backward");
   if (G_UNLIKELY(!is_open(session, index, unit)))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("post_backward"), "for the unit whose backward is open"));
+  if (session->info.n_micro_batches > 1) /* sharding strategies reduce the unit's gradients now */
+    ordo_accumulate_end_unit(session, model, unit);
   status = G_UNLIKELY(record->is_packed) ? packed(session, ordo_opaque_close(model, record)) : ORDO_OK;
   if (G_LIKELY(status == ORDO_OK))
     status = run_unit_calls(session, model->calls.post_backward, &record->unit, "post_backward");

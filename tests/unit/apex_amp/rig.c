@@ -343,23 +343,48 @@ ordo_status rig_step(rig *r, ordo_step_result *result)
   return status;
 }
 
-/* Is the param whole on this rank? */
-static int is_whole(const ordo_param *param)
+/* Where the chunk has element i of its param, -1: elsewhere. */
+static int64_t place_in(const ordo_chunk *chunk, int64_t i)
 {
-  return param->leaf && param->data && param->leaf->numel == rig_numel((int)param->index) && param->leaf->n_params <= 2;
+  int64_t columns = chunk->ndim > 1 ? chunk->param->shape[1] : 1, row = i / columns - chunk->offset[0], column = i % columns;
+  int64_t width = chunk->ndim > 1 ? chunk->extent[1] : 1;
+  if (chunk->kind == ORDO_CHUNK_FLAT)
+    return i >= chunk->begin && i < chunk->end ? chunk->leaf_offset + i - chunk->begin : -1;
+  column -= chunk->ndim > 1 ? chunk->offset[1] : 0;
+  return row >= 0 && row < chunk->extent[0] && column >= 0 && column < width ? chunk->leaf_offset + row * width + column : -1;
+}
+
+/* The leaf that has element i on this rank; null: none. */
+static const ordo_leaf *find(const rig *r, int param, int64_t i, int64_t *at)
+{
+  const ordo_model *model = ordo_session_model(r->session, 0);
+  for (uint32_t l = 0; l < model->n_leaves; l++)
+    for (uint64_t c = 0; c < model->leaves[l]->placement->n_chunks; c++)
+      if (model->leaves[l]->placement->chunks[c].param == model->params[param] &&
+          (*at = place_in(&model->leaves[l]->placement->chunks[c], i)) >= 0)
+        return model->leaves[l];
+  return NULL;
+}
+
+int rig_holds(const rig *r, int param, int64_t i)
+{
+  int64_t at;
+  return find(r, param, i, &at) != NULL;
 }
 
 float rig_weight(const rig *r, int param, int64_t i)
 {
-  const ordo_param *p = ordo_session_model(r->session, 0)->params[param];
-  const ordo_leaf *leaf = is_whole(p) && p->leaf->master ? p->leaf->master : p->leaf;
-  return is_whole(p) ? get(leaf->dtype, leaf->data, i) : 0.0f;
+  int64_t at;
+  const ordo_leaf *leaf = find(r, param, i, &at);
+  const ordo_leaf *work = leaf && leaf->master ? leaf->master : leaf;
+  return work ? get(work->dtype, work->data, at) : 0.0f;
 }
 
 float rig_stored(const rig *r, int param, int64_t i)
 {
-  const ordo_param *p = ordo_session_model(r->session, 0)->params[param];
-  return is_whole(p) ? get(p->dtype, p->data, i) : 0.0f;
+  int64_t at;
+  const ordo_leaf *leaf = find(r, param, i, &at);
+  return leaf ? get(leaf->dtype, leaf->data, at) : 0.0f;
 }
 
 int rig_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n)

@@ -64,6 +64,8 @@ ordo_status rig_open(rig *r, const rig_options *options);
 void rig_start(rig *r, const rig_options *options);
 void rig_close(rig *r);
 ordo_status rig_step(rig *r, ordo_step_result *result);
+/* This rank has weight i of the param (0 to 2: the head is tied). */
+int rig_holds(const rig *r, int param, int64_t i);
 /* Weight i of a param: the master's if it has one. 0 where another rank has it. */
 float rig_weight(const rig *r, int param, int64_t i);
 /* What the model computes with. */

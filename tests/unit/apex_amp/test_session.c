@@ -1,4 +1,4 @@
-/* test_session.c - apex_amp in real sessions: alone and with ddp, every level, against a simulation that is exact to the bit.
+/* test_session.c - apex_amp in real sessions: alone and with strategies, every level, against a simulation that is exact to the bit.
  *
  * Under mpirun with 1 to 3 ranks; argument 1 is the plugin path. In ordered mode a reduction adds in rank order and rounds once, so
  * ranks can be simulated in one loop.
@@ -9,7 +9,16 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const STRATEGIES[] = {NULL, "ddp"};
+static const char *const STRATEGIES[] = {NULL,
+                                         "ddp",
+                                         "fsdp1",
+                                         "fsdp1:sharding_strategy=SHARD_GRAD_OP",
+                                         "fsdp1:sharding_strategy=NO_SHARD",
+                                         "fsdp1:units=none",
+                                         "fsdp2",
+                                         "fsdp2:reshard_after_forward=false",
+                                         "fsdp2:units=none"};
+enum { N_STRATEGIES = sizeof STRATEGIES / sizeof STRATEGIES[0] };
 
 static int fits(const char *strategy)
 {
@@ -111,6 +120,8 @@ static void assert_simulated(const rig *r, const simulation *s, int step)
   for (int root = 0; root < 3; root++)
     for (int64_t i = 0; i < rig_numel(root); i++) {
       float got = rig_weight(r, root, i), want = s->weight[root][i];
+      if (!rig_holds(r, root, i))
+        continue;
       if (got != want || rig_stored(r, root, i) != rig_round(type_of(s->of, root), want))
         fail_msg("rank %d, %s with %s, step %d, param %d[%lld]: %.9g (stored %.9g) instead of %.9g", rig_me,
                  s->strategy ? s->strategy : "none", s->of->precision, step, root, (long long)i, (double)got,
@@ -123,7 +134,7 @@ static void every_level_is_its_simulation(void **state)
   (void)state;
   for (size_t k = 0; k < sizeof KINDS / sizeof KINDS[0]; k++)
     for (int n_micro = 1; n_micro <= 3; n_micro += 2)
-      for (size_t c = 0; c < 2; c++) {
+      for (size_t c = 0; c < N_STRATEGIES; c++) {
         rig r;
         simulation s;
         ordo_step_result result;
@@ -207,7 +218,7 @@ static void weights_and_gradients_take_half(void **state)
 static void o0_is_no_precision(void **state)
 {
   (void)state;
-  for (size_t c = 0; c < 2; c++) {
+  for (size_t c = 0; c < N_STRATEGIES; c++) {
     rig plain, o0;
     ordo_step_result a, b;
     if (!fits(STRATEGIES[c]))
@@ -219,8 +230,8 @@ static void o0_is_no_precision(void **state)
       rig_expect_ok(rig_step(&o0, &b), "O0");
       assert_true(a.grad_norm == b.grad_norm && a.clip_coef == b.clip_coef && a.clip_coef < 1.0);
       for (int p = 0; p < RIG_PARAMS; p++)
-        assert_memory_equal(ordo_session_model(plain.session, 0)->params[p]->data, ordo_session_model(o0.session, 0)->params[p]->data,
-                            (size_t)rig_numel(p) * sizeof(float));
+        for (int64_t i = 0; p < 3 && i < rig_numel(p); i++)
+          assert_true(rig_weight(&plain, p, i) == rig_weight(&o0, p, i));
     }
     assert_int_equal(o0.converts, 0);
     rig_close(&plain);

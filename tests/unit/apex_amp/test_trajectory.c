@@ -80,7 +80,7 @@ static void sessions(void **state)
   (void)state;
   for (size_t k = 0; k < G_N_ELEMENTS(RUNS); k++)
     for (size_t l = 0; l < 2; l++)
-      for (size_t c = 0; c < (l == 0 ? G_N_ELEMENTS(strategies) : 2); c++) { /* shards are fp32 */
+      for (size_t c = 0; c < G_N_ELEMENTS(strategies); c++) {
         g_autofree char *precision = g_strdup_printf("apex_amp:%s:%s", levels[l], RUNS[k].options);
         rig r;
         if (!load(RUNS[k].name, &t))

@@ -135,8 +135,8 @@ static ordo_status build(void *ctx, ordo_session *session, uint32_t model, ordo_
       char name[16];
       snprintf(name, sizeof name, "p%d", p);
       ordo_param_desc desc = {.struct_size = sizeof desc, .name = name, .dtype = ORDO_F32, .tie_group = -1, .ndim = 1};
-      if (p == r->options.half_param && p > 0)
-        desc.dtype = ORDO_BF16;
+      if (p == r->options.wide_param && p > 0)
+        desc.dtype = ORDO_F64;
       if (model == 0 && !(r->options.frozen >> p & 1))
         desc.flags |= ORDO_PARAM_REQUIRES_GRAD;
       if (PARAMS[p].columns > 0 && !r->options.no_decay)

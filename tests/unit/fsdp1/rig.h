@@ -28,7 +28,7 @@ typedef struct rig_options {
   uint32_t frozen; /* bit per param */
   int untied;
   int no_decay;          /* no parameter asks for weight decay */
-  int half_param;        /* index of a param described as bf16, 0: none */
+  int wide_param;        /* index of a param described as f64, 0: none */
   int different_sources; /* ranks read different weights */
   int two_models;        /* a frozen second model of the same shape */
   uint32_t leave_out;    /* the optimizer leaves this leaf out, counted from 1 */

@@ -31,10 +31,10 @@ static void ties_must_be_in_one_unit(void **state)
   refused(&(rig_options){.strategy = "fsdp1:units=list:unit_list=head"}, ORDO_E_INVALID, "'p0'|'p8'|'embed'|'head'|share storage");
 }
 
-static void mixed_types_are_named(void **state)
+static void other_types_are_named(void **state)
 {
   (void)state;
-  refused(&(rig_options){.strategy = "fsdp1", .half_param = 4}, ORDO_E_INVALID, "'p3' (f32)|'p4' (bf16)|ignored");
+  refused(&(rig_options){.strategy = "fsdp1", .wide_param = 4}, ORDO_E_UNSUPPORTED, "'p4' is stored as f64|f32, bf16 or f16|ignored");
 }
 
 static void patterns_must_match(void **state)
@@ -243,7 +243,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(flat_leaves_need_one_decay_hint),
       cmocka_unit_test(flat_leaves_need_one_requires_grad),
       cmocka_unit_test(ties_must_be_in_one_unit),
-      cmocka_unit_test(mixed_types_are_named),
+      cmocka_unit_test(other_types_are_named),
       cmocka_unit_test(patterns_must_match),
       cmocka_unit_test(options_without_effect_are_refused),
       cmocka_unit_test(a_trained_parameter_is_not_ignored),

@@ -20,10 +20,10 @@ static void ties_must_be_in_one_group(void **state)
   refused(&(rig_options){.strategy = "fsdp2:units=list:unit_list=head", .rebinds = 1}, ORDO_E_INVALID, "'p0'|'p8'|'embed'|'head'|tied");
 }
 
-static void mixed_types_are_named(void **state)
+static void other_types_are_named(void **state)
 {
   (void)state;
-  refused(&(rig_options){.strategy = "fsdp2", .half_param = 4, .rebinds = 1}, ORDO_E_UNSUPPORTED, "'p4' is bf16|ignored");
+  refused(&(rig_options){.strategy = "fsdp2", .wide_param = 4, .rebinds = 1}, ORDO_E_UNSUPPORTED, "'p4' is f64|f32, bf16 or f16|ignored");
 }
 
 static void patterns_must_match(void **state)
@@ -205,7 +205,7 @@ int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ties_must_be_in_one_group),
-      cmocka_unit_test(mixed_types_are_named),
+      cmocka_unit_test(other_types_are_named),
       cmocka_unit_test(patterns_must_match),
       cmocka_unit_test(options_without_effect_are_refused),
       cmocka_unit_test(a_trained_parameter_is_not_ignored),
