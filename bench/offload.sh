@@ -1,7 +1,7 @@
 #!/bin/bash
 # offload.sh ORDO [STRATEGY...] - a model whose weights, gradients and AdamW state exceed the memory that the job may use.
 #
-# Two ranks run inside a memory cgroup (v1 or v2; needs root, else the benchmark is skipped): first without a limit, to see what the strategy takes in
+# Two ranks run inside a memory cgroup (v1 or v2; where none can be made the benchmark is skipped: exit code 77): first without a limit, to see what the strategy takes in
 # memory and how long a step is; then with a limit below the model's 16 bytes for each parameter, where it must fail; then with offload=disk
 # under the same limit, where it must train. The steps' losses are compared, and the slowdown is printed.
 set -eu
@@ -11,8 +11,13 @@ shift
 steps=${ORDO_BENCH_STEPS:-5} layers=${ORDO_BENCH_LAYERS:-16}
 if [ -w /sys/fs/cgroup/memory ]; then base=/sys/fs/cgroup/memory limit=memory.limit_in_bytes peak=memory.max_usage_in_bytes
 elif [ -w /sys/fs/cgroup/cgroup.procs ] && grep -q memory /sys/fs/cgroup/cgroup.subtree_control; then base=/sys/fs/cgroup limit=memory.max peak=memory.peak
-else echo "skipped: no memory cgroup can be made here"; exit 0
+else echo "skipped: no memory cgroup can be made here"; exit 77
 fi
+if ! mkdir "$base/ordo-offload-$$-probe" 2>/dev/null || ! [ -w "$base/ordo-offload-$$-probe/$limit" ]; then
+  rmdir "$base/ordo-offload-$$-probe" 2>/dev/null || true
+  echo "skipped: no memory cgroup can be made in $base"; exit 77
+fi
+rmdir "$base/ordo-offload-$$-probe"
 work=$(mktemp -d)
 trap 'rm -rf "$work"; rmdir "$base"/ordo-offload-$$-* 2>/dev/null || true' EXIT
 awk 'BEGIN {for (i = 0; i < 4097; i++) {t = (i * 2654435761) % 512; printf "\\x%02x\\x%02x\n", t % 256, int(t / 256)}}' | tr -d '\n' >"$work/escaped"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # sharded_memory.sh ORDO [STRATEGY...] - what a sharded strategy holds of parameters, gradients and optimizer at its worst moment, against the bound
-# of two units. Without names: every strategy that `ordo list` finds and that replaces leaves. Exit code 1 if one holds more.
+# of two units. Without names: every strategy that `ordo list` finds and that replaces leaves on a data axis. Exit code 1 if one holds more.
 #
 # Gathered parameters lie in whole huge pages, so each of the three buffers of the bound may have up to 2 MiB of padding; a third block would be
 # 12 MiB more. Read from the memory timeline of the second step on two ranks, activations left out, because an average or a count of all-gathers would
@@ -14,7 +14,8 @@ layers=8 hidden=512 inter=1408 vocab=4096 ranks=2
 seq 1 4000 >"$work/text.txt"
 if [ $# = 0 ]; then
   for id in $("$ordo" list | awk 'NR > 1 && $2 == "strategy" && $4 == "usable" {print $1}'); do
-    if "$ordo" inspect "$id" | grep -q '^ *[0-9]*  *replaces_leaves='; then set -- "$@" "$id"; fi
+    manifest=$("$ordo" inspect "$id")
+    if grep -q '^ *[0-9]*  *replaces_leaves=' <<<"$manifest" && ! grep -q '^ *[0-9]*  *mesh_axis=model' <<<"$manifest"; then set -- "$@" "$id"; fi
   done
 fi
 [ $# -gt 0 ] || { echo "no sharded strategy is installed"; exit 77; }

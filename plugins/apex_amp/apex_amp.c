@@ -30,7 +30,6 @@ ORDO_MANIFEST(
     "version=" AMP_VERSION "\n"
     "summary=mixed precision by opt level O0 to O5, with fp32 masters and loss scaling\n"
     "license=Apache-2.0\n"
-    "dry_run=yes\n"
     "alias=amp\n"
     "alias=32-true:opt_level=O0\n"
     "alias=16-mixed:opt_level=O1:scaler=torch\n"

@@ -44,7 +44,7 @@ ORDO_MANIFEST(
     "released: after forward and backward, after backward only, never; HYBRID needs ddp=N+fsdp1\n"
     "option=units|enum|block|block,class,size,list,none|which units share a flat parameter; the rest is the root\n"
     "option=unit_classes|string|||units=class: classes of units that are wrapped, joined with ','\n"
-    "option=unit_size|int|100000000|1..|units=size: elements after which a flat parameter is closed\n"
+    "option=unit_size|int||1..|units=size: elements after which a flat parameter is closed; unset: 100000000\n"
     "option=unit_list|string|||units=list: patterns of unit names joined with ','; each pattern is one flat parameter\n"
     "option=use_orig_params|bool|true||true: a leaf per parameter (groups, decay masks and frozen subsets stay); false: one per flat "
     "parameter\n"
@@ -58,10 +58,11 @@ ORDO_MANIFEST(
     "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
     "memory\n"
     "option=sync_module_states|bool|false||rank 0 reads the weights and gives the others their shards\n"
-    "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
+    "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','; on several ranks they must be "
+    "frozen\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
-    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n"
+    "option=poison|bool|true||true: released parameters read as NaN; false: reading them faults\n"
     "dry_run=yes\n");
 
 /* ---- shared helpers ---- */
@@ -138,13 +139,19 @@ static void read_options(fsdp1 *self)
   read_sharding(self);
 }
 
-static ordo_status validate_units(const fsdp1 *self)
+/* Weights that nobody gathers are computed with as they are stored. */
+static ordo_status validate_precision(const fsdp1 *self)
 {
-  const int kind = self->options.units.kind;
-  if (kind == SHARDING_UNITS_CLASS && self->options.units.patterns[0] == '\0')
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:units=class:unit_classes=LlamaBlock", "units=class without unit_classes");
-  if (kind == SHARDING_UNITS_LIST && self->options.units.patterns[0] == '\0')
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:units=list:unit_list=model.layers.*", "units=list without unit_list");
+  const sharding_options *options = &self->options.sharding;
+  if (options->replicated && options->param_dtype != ORDO_F32)
+    return fsdp1_fail(self->job, ORDO_E_INVALID,
+                      "use reduce_dtype for 16-bit gradients, or another sharding_strategy for 16-bit parameters",
+                      "param_dtype=%s with sharding_strategy=NO_SHARD: it is the type in which parameters are gathered, and nothing is "
+                      "gathered there",
+                      sharding_option_text(self->job, "param_dtype"));
+  if (options->predivide > 0.0 && options->reduce_dtype != ORDO_F16)
+    return fsdp1_fail(self->job, ORDO_E_INVALID, "leave predivide out, or set reduce_dtype=f16",
+                      "predivide=%g: only f16 sums can overflow; f32 and bf16 are divided once, after the sum", options->predivide);
   return ORDO_OK;
 }
 
@@ -158,11 +165,8 @@ static ordo_status validate(void *instance)
   if (strcmp(offload, "disk") != 0 && directory[0] != '\0')
     return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR, or leave the bare word out",
                       "'%s' is a directory for the cold tier, but offload is '%s'", directory, offload);
-  if (self->options.sharding.predivide > 0.0 && self->options.sharding.reduce_dtype != ORDO_F16)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "leave predivide out, or set reduce_dtype=f16",
-                      "predivide=%g: only f16 sums can overflow; f32 and bf16 are divided once, after the sum",
-                      self->options.sharding.predivide);
-  return validate_units(self);
+  ordo_status status = validate_precision(self);
+  return status == ORDO_OK ? sharding_check_units(self->job, "fsdp1", self->options.units.kind) : status;
 }
 
 /* ---- life cycle ---- */

@@ -23,23 +23,6 @@ static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
   return 0;
 }
 
-static ordo_status check_ignored(const fsdp1 *self)
-{
-  const ordo_model *model = self->job->model;
-  const uint32_t n = sharding_pattern_count(self->options.ignored);
-  for (uint32_t i = 1; i <= n; i++) {
-    uint32_t hits = 0;
-    for (uint32_t p = 0; p < model->n_params; p++)
-      hits += sharding_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
-    if (hits == 0)
-      return fsdp1_fail(
-          self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
-          "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
-          self->options.ignored, i, model->name);
-  }
-  return ORDO_OK;
-}
-
 static ordo_status assign_units(fsdp1 *self)
 {
   const ordo_model *model = self->job->model;
@@ -49,14 +32,7 @@ static ordo_status assign_units(fsdp1 *self)
   if (self->flat_of_unit == NULL)
     return ORDO_E_NOMEM;
   self->n_flats = sharding_units_assign(policy, model, self->flat_of_unit, &error);
-  if (error.twice != NULL)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "make every unit match one pattern, or none to leave it in the root",
-                      "option 'unit_list' = '%s': unit '%s' matches two patterns", policy->patterns, error.twice->name);
-  if (error.pattern != 0)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "`ordo plan` shows no units; look for their names and classes in the model's description",
-                      "option '%s' = '%s': pattern number %u matches no unit of model '%s'",
-                      policy->kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list", policy->patterns, error.pattern, model->name);
-  return ORDO_OK;
+  return sharding_check_policy(self->job, policy, &error);
 }
 
 /* A tie group is one item, so all units that use it must be gathered together. */
@@ -170,6 +146,27 @@ static void add_items(fsdp1 *self, uint32_t index)
   }
 }
 
+/* The largest of the slices that an item is one of holds at least an even share of the dimension that was cut, rounded up. No other rank
+ * answers in a dry run; there this is all that is known of them, and it is exact for slices that differ by one row, as those of tp do. */
+static int64_t even_share(const fsdp1 *self, const fsdp1_item *item)
+{
+  const ordo_mesh *mesh = self->job->mesh;
+  const ordo_chunk *chunk = &item->whole;
+  int64_t parts = 1, share = 1;
+  uint32_t cut = 0;
+  for (uint32_t a = 0; a < mesh->n_axes; a++) {
+    const uint8_t data = item->old_leaf->placement->data[a];
+    if (data != ORDO_REPLICATE)
+      parts *= mesh->axes[a]->size / ordo_placement_copies(data, mesh->axes[a]->size);
+  }
+  for (uint32_t d = 0; chunk->kind == ORDO_CHUNK_RECT && d < chunk->ndim; d++) {
+    const int64_t whole = item->param->shape[d];
+    cut += chunk->extent[d] != whole;
+    share *= chunk->extent[d] != whole ? (whole + parts - 1) / parts : whole;
+  }
+  return cut == 1 && share > item->numel ? share : item->numel;
+}
+
 /* Slices of another axis may be uneven. A flat parameter gives each item the room of its largest slice, so that it is cut at the same
  * places on all ranks of that axis: what the axis replicates must lie on the same rank of this one everywhere, or it is no replica. */
 static ordo_status widen(const fsdp1 *self, const fsdp1_flat_param *flat, int64_t *sizes)
@@ -197,7 +194,7 @@ static ordo_status lay_out(fsdp1 *self, uint32_t index)
   if (sizes == NULL)
     return ORDO_E_NOMEM;
   for (uint32_t i = 0; i < flat->n_items; i++) {
-    sizes[i] = self->items[flat->first_item + i].numel;
+    sizes[i] = even_share(self, &self->items[flat->first_item + i]);
     flat->trainable |= self->items[flat->first_item + i].trainable;
   }
   ordo_status status = widen(self, flat, sizes);
@@ -225,7 +222,7 @@ static void name_flat(fsdp1 *self, uint32_t index)
 static ordo_status check_model(const fsdp1 *self)
 {
   const ordo_model *model = self->job->model;
-  ordo_status status = check_ignored(self);
+  ordo_status status = sharding_check_ignored(self->job, self->options.ignored);
   for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
     if (!is_ignored(self, model->leaves[i]))
       status = check_ties(self, model->leaves[i]);

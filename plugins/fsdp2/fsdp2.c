@@ -36,7 +36,7 @@ ORDO_MANIFEST(
     "positional=offload_dir\n"
     "option=units|enum|block|block,class,size,list,none|which units are gathered together; the rest is the root\n"
     "option=unit_classes|string|||units=class: classes of units that are gathered on their own, joined with ','\n"
-    "option=unit_size|int|100000000|1..|units=size: elements after which a group is closed\n"
+    "option=unit_size|int||1..|units=size: elements after which a group is closed; unset: 100000000\n"
     "option=unit_list|string|||units=list: patterns of unit names joined with ','; each pattern is one group\n"
     "option=reshard_after_forward|string|true||true: gather again for backward; false: keep; N: keep 1/N of it, shared by N ranks\n"
     "option=backward_prefetch|enum|pre|pre,post,none|gather the next unit before or after the gradients of this one\n"
@@ -45,13 +45,14 @@ ORDO_MANIFEST(
     "option=param_dtype|dtype|f32|f32,bf16,f16|type of parameters in all-gathers; weights and optimizer state stay f32\n"
     "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions and between micro-batches; unset: that of param_dtype\n"
     "option=output_dtype|dtype|f32|f32,bf16,f16|type of the activations that leave a group, and of their gradients; f32: left alone\n"
-    "option=divide_factor|real||0.0..|divide gradients by this instead of the number of ranks; unset: the mean over all tokens\n"
+    "option=divide_factor|real||0.0..|divide gradients by this instead of the number of ranks; unset or 0: the mean over all tokens\n"
     "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
     "memory\n"
-    "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','\n"
+    "option=ignored|string|||patterns of parameters that are neither sharded nor reduced, joined with ','; on several ranks they must be "
+    "frozen\n"
     "option=offload|enum|none|none,cpu,disk|where shards, gradients and optimizer state live; disk: offload=disk:DIR\n"
     "option=offload_dir|string|||directory of the cold tier of offload=disk\n"
-    "option=poison|bool|true||released parameters read as NaN; false: reading them faults\n"
+    "option=poison|bool|true||true: released parameters read as NaN; false: reading them faults\n"
     "dry_run=yes\n");
 
 void *fsdp2_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag)

@@ -27,23 +27,6 @@ static int is_ignored(const fsdp2 *self, const ordo_leaf *leaf)
   return 0;
 }
 
-/* A pattern that matches nothing is a slip of the pen that would shard what was meant to be left alone. */
-static ordo_status check_ignored(const fsdp2 *self)
-{
-  const ordo_model *model = self->job->model;
-  for (uint32_t i = 1; i <= sharding_pattern_count(self->options.ignored); i++) {
-    uint32_t hits = 0;
-    for (uint32_t p = 0; p < model->n_params; p++)
-      hits += sharding_pattern_find(self->options.ignored, i - 1, model->params[p]->name) == i;
-    if (hits == 0)
-      return sharding_fail(
-          self->job, ORDO_E_INVALID, "patterns are joined with ',' and use * and ? as a shell does",
-          "option 'ignored' = '%s': pattern number %u matches no parameter of model '%s', or only what an earlier one matches",
-          self->options.ignored, i, model->name);
-  }
-  return ORDO_OK;
-}
-
 static ordo_status assign_units(fsdp2 *self)
 {
   const ordo_model *model = self->job->model;
@@ -53,14 +36,7 @@ static ordo_status assign_units(fsdp2 *self)
   if (self->group_of_unit == NULL)
     return ORDO_E_NOMEM;
   self->n_groups = sharding_units_assign(policy, model, self->group_of_unit, &error);
-  if (error.twice != NULL)
-    return sharding_fail(self->job, ORDO_E_INVALID, "make every unit match one pattern, or none to leave it in the root",
-                         "option 'unit_list' = '%s': unit '%s' matches two patterns", policy->patterns, error.twice->name);
-  if (error.pattern != 0)
-    return sharding_fail(self->job, ORDO_E_INVALID, "look for names and classes of units in the description of the model",
-                         "option '%s' = '%s': pattern number %u matches no unit of model '%s'",
-                         policy->kind == SHARDING_UNITS_CLASS ? "unit_classes" : "unit_list", policy->patterns, error.pattern, model->name);
-  return ORDO_OK;
+  return sharding_check_policy(self->job, policy, &error);
 }
 
 /* A frozen leaf of packed rows is carried in words of fp32: nothing is computed with them on the way. */
@@ -190,7 +166,7 @@ ordo_status fsdp2_layout_make(fsdp2 *self)
   const ordo_job *job = self->job;
   const ordo_model *model = job->model;
   uint32_t used = 0;
-  ordo_status status = check_ignored(self);
+  ordo_status status = sharding_check_ignored(self->job, self->options.ignored);
   if (status == ORDO_OK)
     status = assign_units(self);
   if (status != ORDO_OK)

@@ -54,11 +54,17 @@ static ordo_status check_reshard(const fsdp2 *self)
 {
   const int64_t reshard = reshard_option(self);
   const int32_t ranks = self->job->axis->size;
+  const char *text = sharding_option_text(self->job, "reshard_after_forward"), *reason;
   if (reshard >= 2 ? reshard < ranks && ranks % reshard == 0 : reshard >= 0)
     return ORDO_OK;
+  if (reshard < 0)
+    reason = strcmp(text, "1") == 0 ? "one rank would hold all of it: that is 'false'" : "it is neither true, false nor a number of ranks";
+  else if (reshard == ranks)
+    reason = "all ranks share it already: that is 'true'";
+  else
+    reason = "the ranks of the axis cannot be divided into parts of that many";
   return sharding_fail(self->job, ORDO_E_INVALID, "true, false, or a number of ranks that divides the axis and is neither 1 nor all of it",
-                       "option 'reshard_after_forward' = '%s' on an axis of %d ranks",
-                       sharding_option_text(self->job, "reshard_after_forward"), ranks);
+                       "option 'reshard_after_forward' = '%s' on an axis of %d ranks: %s", text, ranks, reason);
 }
 
 ordo_status fsdp2_check_options(const fsdp2 *self)
@@ -68,9 +74,6 @@ ordo_status fsdp2_check_options(const fsdp2 *self)
   if (disk != (directory[0] != '\0'))
     return refuse(self, "write fsdp2:offload=disk:DIR with a directory on a real disk, or leave both out",
                   disk ? "offload=disk without a directory" : "a directory for the cold tier was given, but offload is not disk");
-  if (self->options.units.kind == SHARDING_UNITS_CLASS && self->options.units.patterns[0] == '\0')
-    return refuse(self, "write fsdp2:units=class:unit_classes=LlamaBlock", "units=class without unit_classes");
-  if (self->options.units.kind == SHARDING_UNITS_LIST && self->options.units.patterns[0] == '\0')
-    return refuse(self, "write fsdp2:units=list:unit_list=model.layers.*", "units=list without unit_list");
-  return check_reshard(self);
+  ordo_status status = sharding_check_units(self->job, "fsdp2", self->options.units.kind);
+  return status == ORDO_OK ? check_reshard(self) : status;
 }

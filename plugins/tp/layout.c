@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LARGEST_SIZE = 1024, LIST_SIZE = 200 };
+enum { LARGEST_SIZE = 1024, LIST_SIZE = 200, MOST_COPIES = UINT8_MAX - ORDO_SHARD + 1 /* that a placement can say */ };
 
 static int64_t block_of(const ordo_param *param)
 {
@@ -29,6 +29,8 @@ static int cut(int64_t extent, int64_t block, int32_t size, int32_t rank, int co
     return 0;
   if (copies_allowed && block > 1 && blocks < size && size % blocks == 0)
     copies = (int32_t)(size / blocks);
+  if (copies > MOST_COPIES)
+    return 0;
   size /= copies;
   rank /= copies;
   whole = blocks / size;
@@ -74,19 +76,22 @@ static const ordo_param *first_obstacle(const tp *self, int32_t size)
 static void list_sizes(const tp *self, char *text, size_t space)
 {
   size_t used = 0;
+  int32_t size = 1;
   text[0] = '\0';
-  for (int32_t size = 1; size <= LARGEST_SIZE && used + 8 < space; size++)
+  for (; size <= LARGEST_SIZE && used + 14 < space; size++)
     if (first_obstacle(self, size) == NULL)
       used += (size_t)snprintf(text + used, space - used, "%s%d", used > 0 ? ", " : "", size);
+  if (size <= LARGEST_SIZE)
+    snprintf(text + used, space - used, ", ...");
 }
 
 static ordo_status refuse_size(const tp *self, const ordo_param *param)
 {
-  char sizes[LIST_SIZE], hint[LIST_SIZE + 80], blocks[80] = "";
+  char sizes[LIST_SIZE], hint[LIST_SIZE + 120], blocks[80] = "";
   uint32_t dim = self->kinds[param->index] == ORDO_TP_ROW ? 1 : 0;
   int64_t block = self->kinds[param->index] == ORDO_TP_VOCAB ? 1 : block_of(param);
   list_sizes(self, sizes, sizeof sizes);
-  snprintf(hint, sizeof hint, "sizes that work for this model: %s; or replicate the parameter with tp:plan=FILE", sizes);
+  snprintf(hint, sizeof hint, "sizes that work for this model: %s; or replicate it, with the matrices of its pair, by tp:plan=FILE", sizes);
   if (block > 1)
     snprintf(blocks, sizeof blocks, " in %lld heads of %lld", (long long)(param->shape[dim] / block), (long long)block);
   return sharding_fail(self->job, ORDO_E_INVALID, hint, "'%s' cannot be split over %d ranks: its %lld %s%s do not divide", param->name,
@@ -99,17 +104,17 @@ static ordo_status refuse_size(const tp *self, const ordo_param *param)
 
 /* ---- pairs ---- */
 
-/* Column-parallel matrices up to the next row-parallel one of a unit belong together: all are split, or none. */
+/* Column-parallel matrices up to the next row-parallel one of a unit, and their biases, belong together: all are split, or none. */
 static ordo_status check_pair(const tp *self, const ordo_unit *unit, uint32_t first, uint32_t last)
 {
   const ordo_param *one = NULL;
   for (uint32_t i = first; i <= last; i++) {
     const ordo_param *param = unit->params[i];
-    if (param->ndim < 2 || (param->tp_hint != ORDO_TP_COLUMN && param->tp_hint != ORDO_TP_ROW))
-      continue;
+    if (param->tp_hint != ORDO_TP_COLUMN && (param->ndim < 2 || param->tp_hint != ORDO_TP_ROW))
+      continue; /* the bias of a row-parallel one is added after the sum, outside of the pair */
     if (one != NULL && (self->kinds[one->index] == ORDO_TP_REPLICATE) != (self->kinds[param->index] == ORDO_TP_REPLICATE))
       return sharding_fail(self->job, ORDO_E_INVALID, "split all matrices between a column input and a row output, or none",
-                           "the plan makes '%s' %s and '%s' %s: the output of the one is the input of the other", one->name,
+                           "the plan makes '%s' %s and '%s' %s: they compute one sum together", one->name,
                            tp_kind_name(self->kinds[one->index]), param->name, tp_kind_name(self->kinds[param->index]));
     one = one != NULL ? one : param;
     self->splits[param->index].in_pair = 1;

@@ -16,7 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_SIZE = 1024 };
+enum { LINE_LONGEST = 1022 };
+#define LINE_LONGEST_TEXT "1022"
 
 static const char *const names[] = {"replicate", "column", "row", "vocab"};
 
@@ -53,8 +54,8 @@ static ordo_status apply(const tp *self, const char *path, int number, const cha
   }
   return hits > 0 ? ORDO_OK
                   : sharding_fail(self->job, ORDO_E_INVALID,
-                                  "patterns use * and ? as a shell does; `ordo plan --steps` shows no names, "
-                                  "a checkpoint's index does",
+                                  "patterns use * and ? as a shell does; `ordo plan --estimate` shows the names, "
+                                  "with * for numbers of layers",
                                   "%s, line %d: '%s' matches no parameter of model '%s'", path, number, pattern, model->name);
 }
 
@@ -76,22 +77,41 @@ static ordo_status read_line(const tp *self, const char *path, int number, char 
                        path, number, word);
 }
 
+/* The next line, without its end. 0 after the last; *wrong is set for a line that cannot be read as text: whoever skipped the rest of it
+ * would follow half of a plan. */
+static int next_line(FILE *file, char *line, const char **wrong)
+{
+  size_t length = 0;
+  int c = getc(file);
+  if (c == EOF)
+    return 0;
+  for (; c != EOF && c != '\n' && *wrong == NULL; c = getc(file)) {
+    if (c < ' ' && c != '\t' && c != '\r') /* and an error that shows the line would send it to a terminal */
+      *wrong = c == '\0' ? "has a zero byte, so this is no text" : "has a control character, so this is no text";
+    else if (length == LINE_LONGEST)
+      *wrong = "is longer than " LINE_LONGEST_TEXT " characters";
+    else
+      line[length++] = (char)c;
+  }
+  line[length] = '\0';
+  return 1;
+}
+
 ordo_status tp_plan_read(const tp *self, const char *path, uint32_t *kinds)
 {
-  char line[LINE_SIZE];
+  char line[LINE_LONGEST + 1];
+  const char *wrong = NULL;
   ordo_status status = ORDO_OK;
   FILE *file = fopen(path, "r");
   int number = 0;
   if (file == NULL)
     return sharding_fail(self->job, ORDO_E_IO, "the path is relative to the directory the job was started in", "plan file %s: %s", path,
                          strerror(errno));
-  while (status == ORDO_OK && fgets(line, sizeof line, file) != NULL) {
+  while (status == ORDO_OK && next_line(file, line, &wrong)) {
     number++;
-    if (strchr(line, '\n') == NULL && strlen(line) + 1 == sizeof line)
-      status = sharding_fail(self->job, ORDO_E_INVALID, "a line has a pattern and a word", "%s, line %d is longer than %d characters", path,
-                             number, LINE_SIZE - 2);
-    else
-      status = read_line(self, path, number, line, kinds);
+    status = wrong == NULL
+                 ? read_line(self, path, number, line, kinds)
+                 : sharding_fail(self->job, ORDO_E_INVALID, "a line has a pattern and a word", "%s, line %d %s", path, number, wrong);
   }
   if (status == ORDO_OK && ferror(file))
     status =

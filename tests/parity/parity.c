@@ -50,6 +50,7 @@ typedef struct suite {
   int heads, kv_heads; /* of the random model */
   int parts;           /* of a batch: ranks, but those of a model axis counted once */
   int golden;          /* 0: the random model only */
+  const char *missing; /* where the golden model was looked for and is not, null: it was run or not asked for */
   int rank;
   int run, failed, skipped; /* cells, on rank 0 */
   parity_spread worst[2];   /* of all cells: AdamW, SGD */
@@ -166,6 +167,9 @@ static void print_summary(const suite *s)
   const parity_case *kinds[] = {&adamw, &sgd};
   printf("cells %s %d ranks: %d run, %d passed, %d failed, %d skipped\n", s->strategy, s->comm->size, s->run, s->run - s->failed, s->failed,
          s->skipped);
+  if (s->missing)
+    printf("missing %s %d ranks: no cell ran the golden model, which is not at %s (ORDO_GOLDEN_DIR)\n", s->strategy, s->comm->size,
+           s->missing);
   for (int i = 0; i < 2; i++)
     for (int k = 0; k < PARITY_EXACT; k++)
       printf("spread %s %s: %.3g of %.3g\n", i ? "SGD" : "AdamW", parity_gate_name(k), s->worst[i].units[k] * parity_gate(kinds[i], k),
@@ -230,6 +234,7 @@ static void golden_model(suite *s, const char *root)
   if (!g_file_test(model, G_FILE_TEST_IS_DIR)) {
     if (s->rank == 0)
       printf("skip the golden model: nothing at %s (ORDO_GOLDEN_DIR)\n", root);
+    s->missing = root;
     return;
   }
   if (ordo_weights_open(model, &problems, &weights) != ORDO_OK || ordo_tokenizer_open("bytes", 0, &problems, &tokenizer) != ORDO_OK ||
@@ -282,7 +287,7 @@ int main(int argc, char **argv)
   random_model(&s, 1);
   const char *root = g_getenv("ORDO_GOLDEN_DIR");
   if (s.golden)
-    golden_model(&s, root ? root : ORDO_GOLDEN_DEFAULT);
+    golden_model(&s, root && *root ? root : ORDO_GOLDEN_DEFAULT);
   if (s.rank == 0 && !s.lists)
     print_summary(&s);
   int bad = !s.lists && (s.failed > 0 || s.run == 0);

@@ -131,7 +131,7 @@ static int stream_gradient(struct llama *model, uint32_t point, uint32_t unit, u
                                .rows = pass->part,
                                .columns = hidden,
                                .data = room->dx,
-                               .out_rows = pass->part == pass->batch * pass->seq ? pass->part : pass->part * model->layout.parts,
+                               .out_rows = pass->padded,
                                .out_columns = hidden,
                                .out = pass->branch};
   *gradient = room->dx;

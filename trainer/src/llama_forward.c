@@ -39,7 +39,7 @@ static int begin_unit(struct llama *model, uint32_t unit)
 int llama_embed(struct llama *model, const struct llama_pass *pass, const int32_t *ids, float *x)
 {
   int64_t rows = pass->batch * pass->seq;
-  float *full = pass->part == rows ? x : pass->branch;
+  float *full = pass->part == pass->padded ? x : pass->branch;
   int status = begin_unit(model, 0);
   if (status != LLAMA_OK)
     return status;

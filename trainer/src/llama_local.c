@@ -100,6 +100,9 @@ static int check_block(struct llama *model, const struct llama_local *locals, ui
       (q->offset[0] + q->shape[0] - 1) / per_group != (k->offset[0] + k->shape[0] - 1) / c->head_dim ||
       (sizes->kv_heads > 1 && sizes->heads * c->head_dim != sizes->kv_heads * per_group))
     return mismatch(model, unit, BLOCK_Q, BLOCK_K, "query heads without their key heads");
+  /* A key head whose query heads are spread over copies of it: each copy has a summand of the gradient. */
+  if (q->shape[0] < sizes->kv_heads * per_group && !(k->backward & v->backward & 1u << LLAMA_POINT_WEIGHT_GRAD))
+    return mismatch(model, unit, BLOCK_K, BLOCK_V, "nobody adds up the gradients of a key head's copies");
   int status = check_pair(model, locals, unit, BLOCK_Q, BLOCK_O);
   return status != LLAMA_OK ? status : check_pair(model, locals, unit, BLOCK_GATE, BLOCK_DOWN);
 }
@@ -201,6 +204,7 @@ void llama_set_rows(const struct llama_layout *layout, struct llama_pass *pass, 
 {
   int64_t rows = pass->batch * pass->seq;
   pass->part = split ? (rows + layout->parts - 1) / layout->parts : rows;
+  pass->padded = split ? pass->part * layout->parts : rows;
   pass->part_first = split ? layout->index * pass->part : 0;
   pass->held = rows - pass->part_first < pass->part ? rows - pass->part_first : pass->part;
   pass->held = pass->held < 0 ? 0 : pass->held;
@@ -235,11 +239,6 @@ int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t 
   return llama_wants(model, a.point, a.param, backward) ? llama_offer(model, &a) : LLAMA_OK;
 }
 
-static int64_t padded(const struct llama *model, const struct llama_pass *pass)
-{
-  return pass->part == pass->batch * pass->seq ? pass->part : pass->part * model->layout.parts;
-}
-
 int llama_gather(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward, float *full)
 {
   const struct llama_activation a = {.point = point,
@@ -249,7 +248,7 @@ int llama_gather(struct llama *model, const struct llama_pass *pass, uint32_t po
                                      .rows = pass->part,
                                      .columns = model->config.hidden,
                                      .data = full + pass->part_first * model->config.hidden,
-                                     .out_rows = padded(model, pass),
+                                     .out_rows = pass->padded,
                                      .out_columns = model->config.hidden,
                                      .out = full};
   return llama_wants(model, point, a.param, backward) ? llama_offer(model, &a) : LLAMA_OK;
@@ -263,7 +262,7 @@ int llama_scatter(struct llama *model, const struct llama_pass *pass, uint32_t p
                                      .unit = unit,
                                      .param = model->units[unit].first_param + nth,
                                      .backward = backward,
-                                     .rows = padded(model, pass),
+                                     .rows = pass->padded,
                                      .columns = hidden,
                                      .data = full,
                                      .out_rows = pass->part,

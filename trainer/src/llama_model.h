@@ -61,6 +61,7 @@ struct llama_pass {
   int64_t part;        /* rows of the residual stream here, padding included: N unless they are split */
   int64_t part_first;  /* the first of them */
   int64_t held;        /* those that are tokens */
+  int64_t padded;      /* rows of all parts together: N unless they are split, and then more than `part` even for one token */
   float *norm;         /* [N, hidden] output of the norm just computed */
   float *branch;       /* [N, hidden] output of a branch before it is added; gradient of a norm's output */
   float *score_space;  /* attention workspace */

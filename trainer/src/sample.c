@@ -88,6 +88,8 @@ ordo_status ordo_generate(ordo_embed *embed, GArray *ids, int64_t positions, con
   if (!cache)
     return ordo_embed_llama_status(embed, LLAMA_E_NOMEM);
   ordo_status status = ordo_session_eval_begin(ordo_embed_session(embed));
+  if (status == ORDO_OK) /* parts of two different continuations would add up to neither */
+    status = ordo_session_check_data(ordo_embed_session(embed), ids->data, ids->len * sizeof(int32_t));
   /* A token needs every weight once: gathered for all tokens together, not unit by unit for each. */
   if (status == ORDO_OK)
     status = ordo_session_gather_full(ordo_embed_session(embed), 0, 0);

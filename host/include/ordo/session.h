@@ -186,14 +186,16 @@ ORDO_EXPORT void ordo_session_residual(const ordo_session *session, uint32_t mod
 ORDO_EXPORT ordo_status ordo_session_activation(ordo_session *session, uint32_t model, ordo_activation *activation);
 /* The type for an operation of class ORDO_OP_ (precision.h); ORDO_F32 without a precision plugin. [step] since 0.1 */
 ORDO_EXPORT ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32_t op);
-/* Whole parameters for export or generation (ORDO_GATHER_ flags of state.h). Collective. Pairs: a second scope of the model, a release
- * without one and a training step inside one are refused with STATE, and the session goes on. [step] since 0.1 */
+/* Whole parameters for export or generation (ORDO_GATHER_ flags of state.h), until release_full. Collective. While the scope is open, under
+ * every strategy: forwards of an evaluation are legal (not with ORDO_GATHER_RANK0_ONLY); step_begin, a second scope on the model, import
+ * and export of its state are not. Errors: STATE (E-STATE-ORDER, the session goes on), those of a gather. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags);
+/* Closes the scope. Errors: STATE (none is open: E-STATE-ORDER, the session goes on), those of collectives. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
 
 /* State in memory, for checkpoints. `slot` below 0 is the weight (of the fp32 master if there is one), else that state tensor of the
  * optimizer (n_slots, slot_name). Elements are fp32, packed row-major. Legal between steps, in an evaluation when no unit is open, and in
- * restore steps.
+ * restore steps; not while a scope of gather_full is open on the model.
  *
  * Sharded: what this rank holds of a live leaf is leaf->placement->chunks; over all ranks they cover each parameter, and padding lies
  * outside of all of them. A chunk must lie inside one of them and be of its kind; its leaf_offset is not read. Import makes optimizer state

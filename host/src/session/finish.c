@@ -68,9 +68,11 @@ static ordo_status refuse_nonfinite(ordo_session *session)
   const ordo_leaf *leaf = ordo_norm_first_nonfinite(session);
   g_autofree char *why =
       g_strdup_printf("first in leaf '%s'%s; nothing was updated", leaf ? leaf->name : "of another rank", leaf ? " of this rank" : "");
-  return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVARIANT, "E-STEP-NONFINITE", leaf ? leaf->name : "another rank", why,
-                          "look at the batch and the learning rate; a precision plugin with a loss scaler skips such steps",
-                          "step %" G_GINT64_FORMAT ": the gradient is not finite", session->info.step);
+  return ordo_errors_push(
+      ordo_session_errors(session), ORDO_E_INVARIANT, "E-STEP-NONFINITE", leaf ? leaf->name : "another rank", why,
+      "look at the batch, the learning rate and, under a sharding strategy, for weights read through a pointer that was kept "
+      "(released ones read as NaN); a precision plugin with a loss scaler skips such steps",
+      "step %" G_GINT64_FORMAT ": the gradient is not finite", session->info.step);
 }
 
 static ordo_status grad_norm(ordo_session *session)

@@ -112,6 +112,18 @@ static ordo_status refuse(ordo_instance *instance, ordo_status status, const cha
                           name ? name : "(no name)");
 }
 
+/* Not the plugin's defect: the optimizer belongs to the program. */
+static ordo_status refuse_rebind(ordo_instance *instance, const ordo_optimizer *optimizer, const char *what)
+{
+  g_autofree char *where = g_strdup_printf("plugin '%s', step %s", instance->plugin->id, instance->session->where);
+  return ordo_errors_push(
+      ordo_session_errors(instance->session), ORDO_E_UNSUPPORTED, "E-OPTIMIZER-REBIND", where,
+      "ordo_optimizer.rebind is null, and an optimizer that goes on stepping on old leaves trains nothing",
+      "give the program's optimizer a rebind that moves groups and state (ordo/optimizer.h), or choose a plan that makes "
+      "the optimizer after this step",
+      "optimizer '%s' of the program cannot follow to %s", optimizer->name ? optimizer->name : "(no name)", what);
+}
+
 static gboolean chunk_fits(const ordo_chunk *chunk, const ordo_param *param, int64_t leaf_numel)
 {
   int64_t numel;
@@ -253,9 +265,7 @@ static ordo_status rebind_optimizer(ordo_instance *instance, GPtrArray *fresh, c
   if (!model->optimizer)
     return ORDO_OK;
   if (!ORDO_CAN(model->optimizer, ordo_optimizer, rebind))
-    return refuse(instance, ORDO_E_UNSUPPORTED, "E-OPTIMIZER-REBIND",
-                  "it has no rebind function, and stepping on old leaves would train nothing", "the optimizer cannot follow to new leaves",
-                  model->optimizer->name);
+    return refuse_rebind(instance, model->optimizer, "new leaves");
   for (size_t i = 0; i < n_links; i++)
     map[i] = (ordo_leaf_map){sizeof map[i], model->view.leaves[links[i].old_index], g_ptr_array_index(fresh, links[i].new_index)};
   status = ordo_session_embedder_status(session, "optimizer.rebind", model->optimizer->rebind(model->optimizer->ctx, map, n_links), before);
@@ -380,8 +390,7 @@ ordo_status ordo_leaves_set_master(ordo_instance *instance, ordo_leaf_record *re
   if (!data && record->leaf.numel > 0)
     return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "a master needs storage", "a master without data", record->leaf.name);
   if (model->optimizer && !ORDO_CAN(model->optimizer, ordo_optimizer, rebind))
-    return refuse(instance, ORDO_E_UNSUPPORTED, "E-OPTIMIZER-REBIND", "it has no rebind function", "the optimizer cannot follow to masters",
-                  model->optimizer->name);
+    return refuse_rebind(instance, model->optimizer, "masters");
   master = ordo_leaf_record_new(model, &spec, instance);
   master->is_master = TRUE;
   master->leaf.index = record->leaf.index;

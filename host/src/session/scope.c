@@ -1,33 +1,28 @@
-/* scope.c - calls that hand the whole model to somebody for a while: full parameters, a whole schedule, one unit's computation. */
+/* scope.c - calls that hand the whole model to somebody for a while: full parameters, a whole schedule, one unit's computation.
+ *
+ * Inside a scope of full parameters a model is bound to copies. Whether the strategy really copies anything is its business, so what is
+ * legal inside is decided here and for all alike: a program that runs under ddp runs under a sharding strategy. Guarded against: a training
+ * step on copies that no optimizer updates, an import that the closing scope would write over, and a pair that is not a pair.
+ */
 #include "session.h"
+
+ordo_status ordo_scope_check(ordo_session *session, const ordo_model_state *model, const char *call, const char *why)
+{
+  for (guint m = 0; m < session->models->len; m++) {
+    const ordo_model_state *open = g_ptr_array_index(session->models, m);
+    if (open->full_open && (!model || model == open))
+      return ordo_errors_push(
+          ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", call, why, "close the scope with ordo_session_release_full first",
+          "%s inside the scope of full parameters that ordo_session_gather_full opened on model '%s'", call, open->view.name);
+  }
+  return ORDO_OK;
+}
 
 static ordo_status idle(ordo_session *session, const char *call)
 {
   if (session->state == ORDO_SESSION_READY || session->state == ORDO_SESSION_EVAL)
     return ORDO_OK;
   return ordo_session_refuse(session, call, "between training steps and inside an evaluation, when no unit is open");
-}
-
-const ordo_model_state *ordo_session_whole_model(const ordo_session *session)
-{
-  for (guint i = 0; i < session->models->len; i++) {
-    const ordo_model_state *model = g_ptr_array_index(session->models, i);
-    if (model->whole)
-      return model;
-  }
-  return NULL;
-}
-
-/* One scope at a time and model, opened before it is closed: found here, where nothing has been asked of anybody and the session goes on.
- */
-static ordo_status check_pair(ordo_session *session, const ordo_model_state *model, gboolean gather)
-{
-  if (model->whole != gather)
-    return ORDO_OK;
-  return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER",
-                          gather ? "ordo_session_gather_full" : "ordo_session_release_full", model->view.name,
-                          gather ? "close it with ordo_session_release_full first" : "open it with ordo_session_gather_full",
-                          gather ? "a scope of full parameters is open already" : "no scope of full parameters is open");
 }
 
 static ordo_status no_model(ordo_session *session, const char *call)
@@ -39,10 +34,6 @@ static ordo_status no_model(ordo_session *session, const char *call)
 /* Outermost first when opening, the reverse when closing, as with every pair of events. */
 static ordo_status for_full(ordo_session *session, uint32_t index, gboolean gather, uint32_t flags)
 {
-  ordo_model_state *model = g_ptr_array_index(session->models, index);
-  ordo_status checked = check_pair(session, model, gather);
-  if (checked != ORDO_OK)
-    return checked;
   for (guint i = 0; i < session->order->len; i++) {
     const ordo_instance *instance = g_ptr_array_index(session->order, gather ? session->order->len - 1 - i : i);
     const ordo_strategy *table = instance->plugin->strategy;
@@ -57,30 +48,56 @@ static ordo_status for_full(ordo_session *session, uint32_t index, gboolean gath
     if (status != ORDO_OK)
       return ordo_session_fail(session, ordo_session_plugin_status(session, instance->plugin, status, 0));
   }
-  model->whole = gather;
   return ORDO_OK;
+}
+
+static ordo_status open_full(ordo_session *session, uint32_t index, uint32_t flags)
+{
+  static const char call[] = "ordo_session_gather_full";
+  ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
+  ordo_status status = idle(session, call);
+  if (status != ORDO_OK)
+    return status;
+  if (!model)
+    return no_model(session, call);
+  status = ordo_scope_check(session, model, call, "scopes of one model do not nest");
+  if (status != ORDO_OK)
+    return status;
+  status = for_full(session, index, TRUE, flags);
+  model->full_open = status == ORDO_OK;
+  model->full_flags = flags;
+  return status;
+}
+
+static ordo_status close_full(ordo_session *session, uint32_t index)
+{
+  static const char call[] = "ordo_session_release_full";
+  ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
+  ordo_status status = idle(session, call);
+  if (status != ORDO_OK)
+    return status;
+  if (!model)
+    return no_model(session, call);
+  if (!model->full_open)
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", call,
+                            "it closes what ordo_session_gather_full opened, once", "open the scope with ordo_session_gather_full",
+                            "no scope of full parameters is open on model '%s'", model->view.name);
+  model->full_open = FALSE;
+  return for_full(session, index, FALSE, 0);
 }
 
 ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags)
 {
-  ordo_status status;
   ordo_session_enter(session);
-  status = idle(session, "ordo_session_gather_full");
   session->where = "gather_full";
-  if (status == ORDO_OK)
-    status = model < session->models->len ? for_full(session, model, TRUE, flags) : no_model(session, "ordo_session_gather_full");
-  return ordo_session_leave(session, status);
+  return ordo_session_leave(session, open_full(session, model, flags));
 }
 
 ordo_status ordo_session_release_full(ordo_session *session, uint32_t model)
 {
-  ordo_status status;
   ordo_session_enter(session);
-  status = idle(session, "ordo_session_release_full");
   session->where = "release_full";
-  if (status == ORDO_OK)
-    status = model < session->models->len ? for_full(session, model, FALSE, 0) : no_model(session, "ordo_session_release_full");
-  return ordo_session_leave(session, status);
+  return ordo_session_leave(session, close_full(session, model));
 }
 
 ordo_status ordo_session_run_schedule(ordo_session *session)

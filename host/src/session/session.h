@@ -113,9 +113,10 @@ struct ordo_model_state {
   ordo_optimizer *optimizer; /* null before optimizer.create */
   gint64 optimizer_steps;
   gboolean change_seen; /* check 8 has been answered */
-  gboolean whole;       /* inside gather_full */
   guint next_unit;      /* lowest unit that may run forward next */
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
+  gboolean full_open;   /* inside a scope of gather_full */
+  guint32 full_flags;   /* with which it was opened */
   float *unpacked;      /* room for the opaque params of a unit, null without any */
   ordo_model_calls calls;
   ordo_model_builder builder;
@@ -239,8 +240,6 @@ char *ordo_session_state_text(const ordo_session *session);
 ordo_status ordo_session_refuse(ordo_session *session, const char *call, const char *legal);
 /* A failure that leaves nothing to go on with: the session can only be destroyed. TIMEOUT and PEER_LOST make it dead. Returns `status`. */
 ordo_status ordo_session_fail(ordo_session *session, ordo_status status);
-/* The model whose scope of full parameters is open, null if none is. */
-const ordo_model_state *ordo_session_whole_model(const ordo_session *session);
 /* Records that a collective of the host failed, if nothing is recorded yet: before anything is torn down. */
 void ordo_session_explain(ordo_session *session, ordo_status status);
 /* Makes sure that a status from a plugin has a record; `before` is the number of records before the call. */
@@ -382,6 +381,10 @@ void ordo_account_part_stats(const ordo_account *account, uint32_t axis, void (*
 /* Gives the parts back to the provider. Null is fine. */
 void ordo_account_release_parts(ordo_account *account, const ordo_comm_provider *provider);
 void ordo_account_free(ordo_account *account);
+
+/* scope.c */
+/* Refuses what must not happen while a scope of full parameters is open: on any model (null), or on that one. */
+ordo_status ordo_scope_check(ordo_session *session, const ordo_model_state *model, const char *call, const char *why);
 
 /* activation.c */
 /* The instance, which has `activation`, wants to see that place. */

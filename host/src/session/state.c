@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+/* Why state stays where it is while a scope of full parameters is open. */
+static const char copies[] = "the program changes copies there, which reach the shards, and write over them, when it is closed";
+
 static ordo_status usable(ordo_session *session, const char *call)
 {
   if (session->state == ORDO_SESSION_SETUP || session->state == ORDO_SESSION_READY || session->state == ORDO_SESSION_EVAL)
@@ -226,6 +229,8 @@ static ordo_status open_leaf(ordo_session *session, const char *call, const ordo
     return refuse(session, ORDO_E_INVALID, "E-LEAF-STALE", call, "no leaf of this session stands at that address",
                   "take leaves from ordo_session_model()", "the pointer is no leaf of this session");
   status = leaf->state == ORDO_LEAF_LIVE ? ORDO_OK : ordo_leaves_stale(session, leaf);
+  if (status == ORDO_OK)
+    status = ordo_scope_check(session, (*record)->model, call, copies);
   return status == ORDO_OK ? check_slot(*record, slot) : status;
 }
 
@@ -256,7 +261,7 @@ static ordo_status open_param(ordo_session *session, const char *call, const ord
   for (guint m = 0; status == ORDO_OK && m < session->models->len; m++) {
     *model = g_ptr_array_index(session->models, m);
     if (ordo_model_param(*model, param))
-      return ORDO_OK;
+      return ordo_scope_check(session, *model, call, copies);
   }
   return status != ORDO_OK ? status
                            : refuse(session, ORDO_E_INVALID, "E-STEP-ARGUMENT", call, "no parameter of this session stands at that address",

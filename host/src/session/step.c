@@ -142,16 +142,6 @@ static ordo_status check_weight(ordo_session *session, double weight, double sum
                           "the weight of a step must be finite, at least 0, and above 0 over all ranks");
 }
 
-/* The step would train what the scope holds a copy of, and closing it would write the old weights back. */
-static ordo_status check_scope(ordo_session *session)
-{
-  const ordo_model_state *model = ordo_session_whole_model(session);
-  if (!model)
-    return ORDO_OK;
-  return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", NAME("step_begin"), model->view.name,
-                          "close it with ordo_session_release_full first", "a training step was begun in a scope of full parameters");
-}
-
 ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batches, double weight)
 {
   /* A negative share is summed as NaN, so that every rank learns of it and none is left waiting in a collective. */
@@ -159,8 +149,6 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   ordo_status status;
   session->step_thread = session->state == ORDO_SESSION_READY ? ordo_session_this_thread() : session->step_thread;
   ENTER(session, ORDO_IN(READY), "step_begin", "between training steps, after the set-up");
-  if ((status = check_scope(session)) != ORDO_OK)
-    return ordo_session_leave(session, status);
   if (n_micro_batches < 1)
     return ordo_session_leave(session, bad_argument(session, NAME("step_begin"), "a step has at least one micro-batch"));
   if (session->eval_only)
@@ -168,6 +156,9 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
                               ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", NAME("step_begin"),
                                                "the plan was made with ORDO_PLAN_EVAL, so there is no optimizer",
                                                "plan without it to train", "a training step was begun in an evaluation-only session"));
+  status = ordo_scope_check(session, NULL, NAME("step_begin"), "the model is bound to copies there, which no update would reach");
+  if (status != ORDO_OK)
+    return ordo_session_leave(session, status);
   add_comm_seconds(session, &session->busy_before, &session->wait_before);
   session->where = "step_begin";
   status = ordo_session_sum(session, &sum, 1);
@@ -260,6 +251,11 @@ ordo_status ordo_session_pre_forward(ordo_session *session, uint32_t index, uint
   if (G_UNLIKELY(session->state == ORDO_SESSION_MICRO && unit < model->next_unit))
     return ordo_session_leave(session,
                               ordo_session_refuse(session, NAME("pre_forward"), "for units in ascending order, each once per micro-batch"));
+  if (G_UNLIKELY(model->full_open && (model->full_flags & ORDO_GATHER_RANK0_ONLY))) {
+    status = ordo_scope_check(session, model, NAME("pre_forward"),
+                              "it was opened with ORDO_GATHER_RANK0_ONLY, so other ranks have no values to compute with");
+    return ordo_session_leave(session, status);
+  }
   status = run_unit_calls(session, model->calls.pre_forward, &record->unit, "pre_forward");
   if (G_UNLIKELY(status == ORDO_OK && record->is_packed))
     status = packed(session, ordo_opaque_open(model, record));

@@ -11,7 +11,8 @@
 
 ORDO_MANIFEST("id=slice\nkind=strategy\nversion=1.0.0\nsummary=a rectangle of each parameter, for tests\nlicense=Apache-2.0\n"
               "mesh_axis=model\nflags=self_sharded,needs_identical_data\nsteps=strategy.partition\nreplaces_leaves=strategy.partition\n"
-              "option=fault|enum|none|none,overlaps,forgets|describes slices that overlap, or forgets to say that they are slices\n");
+              "option=fault|enum|none|none,overlaps,forgets,drops|describes slices that overlap, forgets to say that they are slices, or "
+              "drops element 0 of vectors\n");
 
 typedef struct slice {
   const ordo_job *job;
@@ -78,6 +79,10 @@ static int cut(const slice *self, const ordo_param *param, ordo_chunk *chunk)
     first--; /* held by two ranks; the last element by nobody */
   chunk->offset[d] += first;
   chunk->extent[d] = rest < each ? rest : each;
+  if (first == 0 && param->ndim == 1 && has_fault(self, "drops")) {
+    chunk->offset[0]++;
+    chunk->extent[0]--;
+  }
   return 1;
 }
 

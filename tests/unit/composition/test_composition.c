@@ -192,6 +192,7 @@ static void wrong_pieces_are_found(void **state)
   refused("slice=2:fault=overlaps+ddp", 0, ORDO_E_INVARIANT, "E-INVARIANT-COVERAGE|p0|not each of them once");
   refused("slice=2:fault=overlaps+fsdp2", 0, ORDO_E_INVARIANT, "E-INVARIANT-COVERAGE");
   refused("slice=2:fault=overlaps+fsdp1", 0, ORDO_E_INVARIANT, "E-INVARIANT-COVERAGE");
+  refused("slice=2:fault=drops+ddp", 0, ORDO_E_INVARIANT, "E-INVARIANT-COVERAGE|all ranks together hold"); /* the sum of indices is right */
   refused("slice=2:fault=forgets+ddp", 0, ORDO_E_MISMATCH, "E-INVARIANT-REPLICAS-DIFFER|axis 'slice'");
 }
 

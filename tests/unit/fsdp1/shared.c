@@ -256,6 +256,31 @@ void full_parameters_on_rank_0_only(void **state)
   rig_end(&r);
 }
 
+/* Inside a scope units are bound to copies that no update reaches: a step there made weights NaN. What is refused is harmless. */
+void no_step_begins_inside_a_scope(void **state)
+{
+  float value[4096] = {0};
+  (void)state;
+  for (int m = 0; m < LONG; m++) {
+    rig r;
+    const rig_options options = shared_options(shared.modes[m]);
+    rig_ok(rig_begin(&r, &options), shared.modes[m]);
+    const ordo_param *param = r.model->params[1];
+    assert_true(param->numel <= 4096);
+    rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
+    rig_expect(ordo_session_release_full(r.session, 0), ORDO_E_STATE, "E-STATE-ORDER|no scope of full parameters");
+    rig_ok(ordo_session_gather_full(r.session, 0, ORDO_GATHER_WRITE_BACK), "gather_full");
+    rig_expect(ordo_session_step_begin(r.session, 1, 1.0), ORDO_E_STATE, "E-STATE-ORDER|step_begin|scope of full parameters");
+    rig_expect(ordo_session_gather_full(r.session, 0, 0), ORDO_E_STATE, "E-STATE-ORDER|scope of full parameters");
+    rig_expect(ordo_session_import_param(r.session, param, -1, value), ORDO_E_STATE, "E-STATE-ORDER|import_param");
+    rig_ok(ordo_session_release_full(r.session, 0), "release_full");
+    rig_compare(&r);
+    rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");
+    rig_compare(&r);
+    rig_end(&r);
+  }
+}
+
 /* Shards on one axis, replicas on the other; ordered: one sum over both. */
 void replicas_of_shards(void **state)
 {

@@ -48,6 +48,7 @@ void more_ranks_than_any_dimension(void **state);
 void ignored_parameters_stay_whole(void **state);
 void full_parameters_are_written_back(void **state);
 void full_parameters_on_rank_0_only(void **state);
+void no_step_begins_inside_a_scope(void **state);
 void replicas_of_shards(void **state);
 void one_sum_over_two_axes(void **state);
 void two_models_in_one_session(void **state);
@@ -68,6 +69,7 @@ void two_models_in_one_session(void **state);
   cmocka_unit_test(ignored_parameters_stay_whole),                \
   cmocka_unit_test(full_parameters_are_written_back),             \
   cmocka_unit_test(full_parameters_on_rank_0_only),               \
+  cmocka_unit_test(no_step_begins_inside_a_scope),                \
   cmocka_unit_test(replicas_of_shards),                           \
   cmocka_unit_test(one_sum_over_two_axes),                        \
   cmocka_unit_test(two_models_in_one_session)

@@ -41,12 +41,35 @@ static void patterns_must_match(void **state)
 {
   (void)state;
   refused(&(rig_options){.strategy = "fsdp1:ignored=p3,q*"}, ORDO_E_INVALID, "pattern number 2|'p3,q*'");
-  refused(&(rig_options){.strategy = "fsdp1:units=list:unit_list=layer.*"}, ORDO_E_INVALID, "unit_list|pattern number 1");
-  refused(&(rig_options){.strategy = "fsdp1:units=class:unit_classes=Blocks"}, ORDO_E_INVALID, "unit_classes|pattern number 1");
+  refused(&(rig_options){.strategy = "fsdp1:units=list:unit_list=layer.*"}, ORDO_E_INVALID,
+          "unit_list|pattern number 1|units are 'embed', 'layers.0'");
+  refused(&(rig_options){.strategy = "fsdp1:units=class:unit_classes=Blocks"}, ORDO_E_INVALID,
+          "unit_classes|pattern number 1|classes of units are '");
   refused(&(rig_options){.strategy = "fsdp1:units=list:unit_list=layers.0,layers.*"}, ORDO_E_INVALID, "'layers.0' matches two");
   refused(&(rig_options){.strategy = "fsdp1:units=list"}, ORDO_E_INVALID, "units=list without unit_list");
   refused(&(rig_options){.strategy = "fsdp1:units=class"}, ORDO_E_INVALID, "units=class without unit_classes");
   refused(&(rig_options){.strategy = "fsdp1:ignored=*"}, ORDO_E_INVALID, "nothing to shard");
+}
+
+/* A setting that nobody reads would be believed. */
+static void options_without_effect_are_refused(void **state)
+{
+  (void)state;
+  refused(&(rig_options){.strategy = "fsdp1:unit_classes=Block"}, ORDO_E_INVALID, "unit_classes=Block has no effect|units=class|'block'");
+  refused(&(rig_options){.strategy = "fsdp1:units=class:unit_classes=Block:unit_list=layers.*"}, ORDO_E_INVALID,
+          "unit_list=layers.* has no effect|units=list");
+  refused(&(rig_options){.strategy = "fsdp1:units=none:unit_size=7"}, ORDO_E_INVALID, "unit_size=7 has no effect|units=size");
+  refused(&(rig_options){.strategy = "fsdp1:sharding_strategy=NO_SHARD:param_dtype=bf16"}, ORDO_E_INVALID,
+          "param_dtype=bf16|NO_SHARD|nothing is gathered");
+  refused(&(rig_options){.strategy = "fsdp1_no_shard:param_dtype=f16"}, ORDO_E_INVALID, "param_dtype=f16|NO_SHARD");
+}
+
+/* Each rank would update its copy with the gradient of its own part of the batch. */
+static void a_trained_parameter_is_not_ignored(void **state)
+{
+  (void)state;
+  if (rig_ranks > 1)
+    refused(&(rig_options){.strategy = "fsdp1:ignored=p3"}, ORDO_E_UNSUPPORTED, "'p3' is trained|not reduced|requires_grad off");
 }
 
 static void hybrid_needs_replicas(void **state)
@@ -222,6 +245,8 @@ int main(int argc, char **argv)
       cmocka_unit_test(ties_must_be_in_one_unit),
       cmocka_unit_test(mixed_types_are_named),
       cmocka_unit_test(patterns_must_match),
+      cmocka_unit_test(options_without_effect_are_refused),
+      cmocka_unit_test(a_trained_parameter_is_not_ignored),
       cmocka_unit_test(hybrid_needs_replicas),
       cmocka_unit_test(no_shard_takes_all_data_ranks),
       cmocka_unit_test(offload_needs_a_directory),

@@ -147,7 +147,7 @@ static void module_states_are_synchronised(void **state)
                                       "fsdp1_flat:sync_module_states=true", "fsdp1:sync_module_states=true:ignored=p3"};
   (void)state;
   for (size_t m = 0; m < 4; m++) {
-    const rig_options options = {.strategy = modes[m], .different_sources = 1, .no_decay = 1};
+    const rig_options options = {.strategy = modes[m], .different_sources = 1, .no_decay = 1, .frozen = m == 3 ? 1u << 3 : 0};
     shared_train(&options, &(rig_step_spec){.n_micro = 1}, m < 3);
   }
 }

@@ -3,6 +3,7 @@
 #include "../fsdp1/rig.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,8 @@ static void patterns_must_match(void **state)
 {
   (void)state;
   refused(&(rig_options){.strategy = "fsdp2:ignored=p3,q*", .rebinds = 1}, ORDO_E_INVALID, "pattern number 2|'p3,q*'");
-  refused(&(rig_options){.strategy = "fsdp2:units=list:unit_list=layer.*", .rebinds = 1}, ORDO_E_INVALID, "unit_list|pattern number 1");
+  refused(&(rig_options){.strategy = "fsdp2:units=list:unit_list=layer.*", .rebinds = 1}, ORDO_E_INVALID,
+          "unit_list|pattern number 1|units are 'embed'");
   refused(&(rig_options){.strategy = "fsdp2:units=list:unit_list=layers.0,layers.*", .rebinds = 1}, ORDO_E_INVALID,
           "'layers.0' matches two");
   refused(&(rig_options){.strategy = "fsdp2:units=list", .rebinds = 1}, ORDO_E_INVALID, "units=list without unit_list");
@@ -37,12 +39,38 @@ static void patterns_must_match(void **state)
   refused(&(rig_options){.strategy = "fsdp2:ignored=*", .rebinds = 1}, ORDO_E_INVALID, "nothing to shard");
 }
 
+/* A setting that nobody reads would be believed. */
+static void options_without_effect_are_refused(void **state)
+{
+  (void)state;
+  refused(&(rig_options){.strategy = "fsdp2:unit_classes=Block", .rebinds = 1}, ORDO_E_INVALID,
+          "unit_classes=Block has no effect|units=class|'block'");
+  refused(&(rig_options){.strategy = "fsdp2:units=class:unit_classes=Block:unit_list=layers.*", .rebinds = 1}, ORDO_E_INVALID,
+          "unit_list=layers.* has no effect|units=list");
+  refused(&(rig_options){.strategy = "fsdp2:units=none:unit_size=7", .rebinds = 1}, ORDO_E_INVALID, "unit_size=7 has no effect|units=size");
+}
+
+/* Each rank would update its copy with the gradient of its own part of the batch. */
+static void a_trained_parameter_is_not_ignored(void **state)
+{
+  (void)state;
+  if (rig_ranks > 1)
+    refused(&(rig_options){.strategy = "fsdp2:ignored=p3", .rebinds = 1}, ORDO_E_UNSUPPORTED,
+            "'p3' is trained|not reduced|requires_grad off");
+}
+
 static void options_must_fit(void **state)
 {
   (void)state;
-  refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=often", .rebinds = 1}, ORDO_E_INVALID, "'often'");
-  refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=1", .rebinds = 1}, ORDO_E_INVALID, "'reshard_after_forward' = '1'");
-  refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=7", .rebinds = 1}, ORDO_E_INVALID, "'reshard_after_forward' = '7'");
+  refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=often", .rebinds = 1}, ORDO_E_INVALID, "'often'|neither true, false");
+  refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=1", .rebinds = 1}, ORDO_E_INVALID,
+          "'reshard_after_forward' = '1'|that is 'false'");
+  refused(&(rig_options){.strategy = "fsdp2:reshard_after_forward=7", .rebinds = 1}, ORDO_E_INVALID,
+          "'reshard_after_forward' = '7'|cannot be divided");
+  char all[64];
+  snprintf(all, sizeof all, "fsdp2:reshard_after_forward=%d", rig_ranks);
+  if (rig_ranks > 1)
+    refused(&(rig_options){.strategy = all, .rebinds = 1}, ORDO_E_INVALID, "that is 'true'");
   refused(&(rig_options){.strategy = "fsdp2:offload=disk", .rebinds = 1}, ORDO_E_INVALID, "offload=disk without a directory");
   refused(&(rig_options){.strategy = "fsdp2:offload=disk:/does/not/exist", .rebinds = 1}, ORDO_E_IO, "/does/not/exist");
 }
@@ -52,7 +80,8 @@ static void an_optimizer_must_follow(void **state)
 {
   (void)state;
   rig r;
-  rig_expect(rig_begin(&r, &(rig_options){.strategy = "fsdp2"}), ORDO_E_UNSUPPORTED, "cannot follow to new leaves: sgd");
+  rig_expect(rig_begin(&r, &(rig_options){.strategy = "fsdp2"}), ORDO_E_UNSUPPORTED,
+             "optimizer 'sgd'|cannot follow to new leaves|ordo_optimizer.rebind is null");
   assert_int_equal(r.restored, 1);
   rig_end(&r);
 }
@@ -178,6 +207,8 @@ int main(int argc, char **argv)
       cmocka_unit_test(ties_must_be_in_one_group),
       cmocka_unit_test(mixed_types_are_named),
       cmocka_unit_test(patterns_must_match),
+      cmocka_unit_test(options_without_effect_are_refused),
+      cmocka_unit_test(a_trained_parameter_is_not_ignored),
       cmocka_unit_test(options_must_fit),
       cmocka_unit_test(an_optimizer_must_follow),
       cmocka_unit_test(a_refusal_leaves_both_as_before),

@@ -243,7 +243,7 @@ static void no_training_step_in_a_scope_of_full_parameters(void **state)
     rig_ok(rig_begin(&r, &options), "begin");
     rig_ok(ordo_session_gather_full(r.session, 0, ORDO_GATHER_WRITE_BACK), "gather_full");
     rig_expect(ordo_session_step_begin(r.session, 1, 1.0), ORDO_E_STATE, "scope of full parameters|release_full");
-    rig_expect(ordo_session_gather_full(r.session, 0, 0), ORDO_E_STATE, "open already");
+    rig_expect(ordo_session_gather_full(r.session, 0, 0), ORDO_E_STATE, "inside the scope of full parameters");
     rig_ok(ordo_session_release_full(r.session, 0), "release_full");
     rig_expect(ordo_session_release_full(r.session, 0), ORDO_E_STATE, "no scope");
     rig_ok(rig_train(&r, &(rig_step_spec){.n_micro = 1}), "step");

@@ -221,6 +221,12 @@ static void a_plan_file_overrides_the_hints(void **state)
   assert_int_equal(layout(&j), ORDO_OK);
   assert_int_equal(j.splits[FIRST + O].kind, ORDO_TP_REPLICATE);
   assert_int_equal(j.splits[FIRST + DOWN].end, 172);
+  /* More sizes work than a message has room for. */
+  start(&j, &stories, 173, 2);
+  plan_file(&j, "layers.0.[qkvo].weight = replicate\n");
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "sizes that work for this model: 1, 2, 3, 4,");
+  assert_says(&j, ", ...; or replicate it, with the matrices of its pair, by tp:plan=FILE");
 }
 
 static void a_wrong_plan_file_is_refused_with_its_line(void **state)
@@ -257,6 +263,68 @@ static void a_wrong_plan_file_is_refused_with_its_line(void **state)
   plan_file(&j, line);
   assert_int_equal(layout(&j), ORDO_E_INVALID);
   assert_says(&j, "line 1 is longer than 1022 characters");
+}
+
+static void plan_bytes(small_job *j, const char *bytes, size_t n)
+{
+  plan_file(j, "");
+  FILE *file = fopen(j->path, "w");
+  assert_non_null(file);
+  assert_int_equal(fwrite(bytes, 1, n, file), n);
+  fclose(file);
+}
+
+/* A zero byte would end the line for C and hide the rest of it; /dev/zero would be a plan of endless empty lines. */
+static void a_plan_of_bytes_is_refused(void **state)
+{
+  static const char hidden[] = "layers.0.*.weight = replicate\n\0layers.0.norm.weight = column\n";
+  static const char in_word[] = "layers.0.[qkvo].weight = replicate\0d\n";
+  small_job j;
+  (void)state;
+  start(&j, &stories, 2, 0);
+  plan_bytes(&j, hidden, sizeof hidden - 1);
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "line 2 has a zero byte, so this is no text");
+  start(&j, &stories, 2, 0);
+  plan_bytes(&j, in_word, sizeof in_word - 1);
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "line 1 has a zero byte");
+  start(&j, &stories, 2, 0);
+  plan_file(&j, "layers.0.q.weight\033[2J\n");
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "line 1 has a control character, so this is no text");
+  start(&j, &stories, 2, 0);
+  snprintf(j.path, sizeof j.path, "/dev/zero");
+  assert_int_equal(tp_layout(&j.self), ORDO_E_INVALID);
+  assert_says(&j, "/dev/zero, line 1 has a zero byte");
+  start(&j, &stories, 2, 0);
+  snprintf(j.path, sizeof j.path, "/");
+  assert_int_equal(tp_layout(&j.self), ORDO_E_IO);
+  /* Lines of another system are lines, and the last one needs no end. */
+  start(&j, &stories, 2, 0);
+  plan_file(&j, "layers.0.[qkvo].weight = replicate\r\n\r\n# end\r\nhead.weight = replicate");
+  assert_int_equal(layout(&j), ORDO_OK);
+  assert_int_equal(j.splits[FIRST + V].kind, ORDO_TP_REPLICATE);
+  assert_int_equal(j.splits[HEAD].kind, ORDO_TP_REPLICATE);
+}
+
+/* A placement counts copies in a byte: 256 of them would read as a replica, more as fewer. */
+static void more_copies_than_a_placement_can_say_are_refused(void **state)
+{
+  const sizes one_key_head = {4096, 64, 512, 1, 2, 4096}, three = {4096, 64, 768, 3, 2, 4096};
+  small_job j;
+  (void)state;
+  start(&j, &one_key_head, 128, 127);
+  assert_int_equal(layout(&j), ORDO_OK);
+  assert_int_equal(j.splits[FIRST + K].copies, 128);
+  start(&j, &one_key_head, 256, 0);
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "'layers.0.k.weight' cannot be split over 256 ranks");
+  start(&j, &three, 768, 767);
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  start(&j, &three, 384, 383);
+  assert_int_equal(layout(&j), ORDO_OK);
+  assert_int_equal(j.splits[FIRST + K].copies, 128);
 }
 
 static void tied_parameters_are_split_alike(void **state)
@@ -314,6 +382,17 @@ static void biases_follow_their_layer(void **state)
   assert_int_equal(layout(&j), ORDO_OK);
   assert_int_equal(j.splits[FIRST + Q].begin, 32);
   assert_int_equal(j.splits[FIRST + Q].end, 64);
+  /* A plan that replicates the matrices and forgets a bias would add a part of it to whole rows. */
+  start(&j, &stories, 2, 1);
+  add(&j, FIRST + Q, 1, "layers.0.q.bias", 64, 0, ORDO_TP_COLUMN, 8);
+  plan_file(&j, "layers.0.[kvo].weight = replicate\n");
+  assert_int_equal(layout(&j), ORDO_E_INVALID);
+  assert_says(&j, "the plan makes 'layers.0.q.bias' column and 'layers.0.k.weight' replicate");
+  start(&j, &stories, 2, 1);
+  add(&j, FIRST + Q, 1, "layers.0.q.bias", 64, 0, ORDO_TP_COLUMN, 8);
+  plan_file(&j, "layers.0.[kvoq].* = replicate\n");
+  assert_int_equal(layout(&j), ORDO_OK);
+  assert_int_equal(j.splits[FIRST + Q].in_pair, 1); /* it sees every row: nobody else has a summand of its gradient */
 }
 
 /* Which places cost something: two sums forward and two backward per block, without anything else that grows with the tokens. */
@@ -346,6 +425,8 @@ int main(void)
       cmocka_unit_test(heads_that_do_not_divide_are_refused),
       cmocka_unit_test(a_plan_file_overrides_the_hints),
       cmocka_unit_test(a_wrong_plan_file_is_refused_with_its_line),
+      cmocka_unit_test(a_plan_of_bytes_is_refused),
+      cmocka_unit_test(more_copies_than_a_placement_can_say_are_refused),
       cmocka_unit_test(tied_parameters_are_split_alike),
       cmocka_unit_test(a_pair_needs_both_halves),
       cmocka_unit_test(a_split_of_nothing_is_refused),

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "llama_model.h"
 #include "loss.h"
 #include "test_model.h"
 
@@ -95,6 +96,9 @@ static void test_a_part_is_smaller(void **state)
   assert_int_equal(llama_reserve(llama, 2, 16, LLAMA_KEEP_ALL, 0), LLAMA_OK);
   for (uint32_t p = 1; p < N_PARAMS; p++)
     locals[p].backward |= p != HEAD ? BIT(WEIGHT_GRAD) : 0u;
+  /* A contribution that others complete has a place of its own, as large as the largest of them: 16 x 24 of q or o. */
+  assert_int_equal(llama_localize(llama, locals, 1, 0), LLAMA_OK);
+  assert_int_equal(llama_local_activation_bytes(llama, 2, 16, LLAMA_KEEP_ALL, 0) - part, 16 * 24 * 4);
   for (int64_t index = 0; index < 3; index++) { /* every point is heard, so rows may be split */
     locals[0].backward = BIT(EMBED_OUTPUT);
     locals[HEAD].forward |= BIT(HEAD_INPUT);
@@ -148,6 +152,15 @@ static void spoil(struct llama_local *locals, int what)
   case 11:
     locals[HEAD].backward |= BIT(WEIGHT_GRAD);
     break;
+  case 12: /* one query head of two with a copy of their key head */
+    cut(&locals[Q], 0, 24, 32);
+    cut(&locals[O], 1, 24, 32);
+    locals[K].backward = BIT(WEIGHT_GRAD);
+    break;
+  case 13: /* query heads 1 and 2 with key head 1: head 1 belongs to key head 0 */
+    cut(&locals[Q], 0, 8, 24);
+    cut(&locals[O], 1, 8, 24);
+    break;
   default:
     fail();
   }
@@ -169,6 +182,8 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
       "nobody completes the loss over the vocabulary",
       "nobody completes the loss over the vocabulary",
       "gradients of the embedding and the head are not offered",
+      "nobody adds up the gradients of a key head's copies",
+      "query heads without their key heads",
   };
   (void)state;
   for (int i = 0; i < (int)(sizeof says / sizeof says[0]); i++) {
@@ -190,6 +205,30 @@ static void test_parts_that_do_not_fit_are_refused(void **state)
   assert_non_null(strstr(llama_error(llama), "rows of the residual stream are split, and point 3 of model.embed_tokens.weight"));
   assert_int_equal(llama_localize(llama, locals, 2, 2), LLAMA_E_INVALID);
   llama_destroy(llama);
+}
+
+/* Every token is in one part, no part holds less than none, and all parts together have room for a whole number of rows each. */
+static void test_rows_of_parts(void **state)
+{
+  (void)state;
+  for (int64_t tokens = 1; tokens <= 11; tokens++)
+    for (int64_t parts = 1; parts <= 8; parts++) {
+      struct llama_layout layout = {.parts = parts};
+      struct llama_pass pass = {.batch = 1, .seq = tokens};
+      int64_t held = 0;
+      for (layout.index = 0; layout.index < parts; layout.index++) {
+        llama_set_rows(&layout, &pass, 1);
+        assert_int_equal(pass.part, (tokens + parts - 1) / parts);
+        assert_int_equal(pass.padded, pass.part * parts);
+        assert_int_equal(pass.part_first, pass.part * layout.index);
+        assert_in_range(pass.held, 0, pass.part);
+        assert_true(pass.held == 0 || held == pass.part_first);
+        held += pass.held;
+        llama_set_rows(&layout, &pass, 0);
+        assert_true(pass.part == tokens && pass.padded == tokens && pass.held == tokens && pass.part_first == 0);
+      }
+      assert_int_equal(held, tokens);
+    }
 }
 
 /* ---- the loss ---- */
@@ -279,9 +318,8 @@ static void test_loss_again(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_a_part_is_smaller),
-      cmocka_unit_test(test_parts_that_do_not_fit_are_refused),
-      cmocka_unit_test(test_loss_over_parts),
+      cmocka_unit_test(test_a_part_is_smaller), cmocka_unit_test(test_parts_that_do_not_fit_are_refused),
+      cmocka_unit_test(test_rows_of_parts),     cmocka_unit_test(test_loss_over_parts),
       cmocka_unit_test(test_loss_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
