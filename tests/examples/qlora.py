@@ -134,7 +134,7 @@ with Outside(source, build, prefix) as outside:
     moved = summary(many)["comm"]["fsdp2"]["all_gather"]["bytes"]
     check(moved == 6 * expected, f"all-gathers moved {moved} bytes, not {6 * expected}")
 
-    for strategy, word in (("fsdp2:param_dtype=bf16", "param_dtype"), ("fsdp1", "opaque")):
+    for strategy, word in (("fsdp2:param_dtype=bf16", "param_dtype"), ("fsdp1", "flat parameters hold")):
         check(not outside.train(strategy, qlora, ranks=2), f"{strategy} trains a base that it cannot shard")
         check(word in outside.last.stderr and "proj" in outside.last.stderr, f"{strategy}: {outside.last.stderr}")
     for precision, word in (("qlora:block=24", "whole number of blocks"), ("qlora:block=12", "multiple of 8"), ("qlora:targets=none", "target"),
