@@ -3,7 +3,8 @@
  * When a rank ends badly, mpirun writes up to three paragraphs between lines of dashes. They say which rank and which signal or exit
  * code, and bury the error that the rank itself printed. This filter passes everything else through as it comes (a line that is not
  * finished too, so that progress shows), keeps those paragraphs back and reads the facts from them; the launcher then says it in one error.
- * A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so
+ * What one rank has said another does not say again: the first to report an error ends the others, but on a busy machine a second one may
+ * be as fast. A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so
  * one is given time to close before it is passed on.
  */
 #include "cli.h"
@@ -22,6 +23,8 @@ struct cli_noise {
   int held_lines;      /* 0: outside a paragraph */
   gboolean midline;    /* the start of the current line was written */
   gboolean rank_spoke; /* a rank has printed an error of the house */
+  gboolean repeated;   /* inside an error that another rank has printed */
+  GHashTable *spoken;  /* code of an error -> the rank that printed it */
   gboolean aborted;    /* `rank` is one that called MPI_Abort */
   int pauses;          /* since the last text */
   int unknown;         /* paragraphs that were passed on */
@@ -34,6 +37,7 @@ cli_noise *cli_noise_new(int output)
   noise->output = output;
   noise->line = g_string_new(NULL);
   noise->held = g_string_new(NULL);
+  noise->spoken = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
   noise->rank = -1;
   noise->exit_code = -1;
   return noise;
@@ -45,6 +49,7 @@ void cli_noise_free(cli_noise *noise)
     return;
   g_string_free(noise->line, TRUE);
   g_string_free(noise->held, TRUE);
+  g_hash_table_destroy(noise->spoken);
   g_free(noise);
 }
 
@@ -155,15 +160,36 @@ static gboolean is_error(const char *line)
   return g_str_has_prefix(line, "error E-") || g_str_has_prefix(line, "\033[1;31merror\033[0m E-");
 }
 
+/* "error E-CODE: what (rank 2)": TRUE if another rank has printed that code. Errors that name no rank are never repeated. */
+static gboolean is_said(cli_noise *noise, const char *line)
+{
+  const char *code = strstr(line, "E-"), *rank = g_strrstr(line, " (rank ");
+  if (!rank || !g_str_has_suffix(rank, ")\n"))
+    return FALSE;
+  g_autofree char *name = g_strndup(code, strcspn(code, ":"));
+  const char *speaker = g_hash_table_lookup(noise->spoken, name);
+  if (!speaker)
+    g_hash_table_insert(noise->spoken, g_steal_pointer(&name), g_strdup(rank));
+  return speaker && strcmp(speaker, rank) != 0;
+}
+
 static void take_line(cli_noise *noise)
 {
+  if (noise->held_lines == 0 && !noise->midline) {
+    gboolean error = is_error(noise->line->str);
+    noise->rank_spoke |= error;
+    noise->repeated = error ? is_said(noise, noise->line->str) : noise->repeated && g_str_has_prefix(noise->line->str, "  ");
+    if (noise->repeated) {
+      g_string_truncate(noise->line, 0);
+      return;
+    }
+  }
   gboolean rule = !noise->midline && is_rule(noise->line->str, noise->line->len);
   if (noise->held_lines == 0 && !noise->midline && is_tally(noise->line->str)) {
     g_string_truncate(noise->line, 0);
     return;
   }
   if (noise->held_lines == 0 && !rule) {
-    noise->rank_spoke |= !noise->midline && is_error(noise->line->str);
     write_out(noise, noise->line);
     return;
   }
@@ -197,7 +223,7 @@ void cli_noise_feed(cli_noise *noise, const char *bytes, gsize length)
       noise->midline = FALSE;
     }
   }
-  if (noise->line->len && noise->held_lines == 0 && (noise->midline || !strchr("-[e\033", noise->line->str[0]))) {
+  if (noise->line->len && noise->held_lines == 0 && (noise->midline || !(noise->repeated || strchr("-[e\033", noise->line->str[0])))) {
     write_out(noise, noise->line);
     noise->midline = TRUE;
   }

@@ -171,6 +171,22 @@ static void an_error_of_a_rank_is_noticed(void **state)
     }
 }
 
+/* Two survivors that reach their deadline together say the same; two errors of one rank, and two different ones, are two. */
+static void what_one_rank_has_said_is_not_said_again(void **state)
+{
+  (void)state;
+  const verdict none = {-1, 0, -1};
+#define SAID(rank) "error E-COMM-TIMEOUT: no answer (rank " rank ")\n  where  ddp\n  why    a\n         b\n"
+  expect(SAID("1") SAID("2") "loss 2.1\n  indented\n", SAID("1") "loss 2.1\n  indented\n", none);
+  expect(SAID("1") SAID("2") SAID("0"), SAID("1"), none);
+  expect(SAID("1") SAID("1"), SAID("1") SAID("1"), none);
+  expect(SAID("1") "error E-X: other (rank 2)\n  why    c\n", SAID("1") "error E-X: other (rank 2)\n  why    c\n", none);
+  expect("error E-X: a\n  why    b\nerror E-X: a\n  why    b\n", "error E-X: a\n  why    b\nerror E-X: a\n  why    b\n", none);
+  expect("\033[1;31merror\033[0m E-X: a (rank 0)\n  why    b\n\033[1;31merror\033[0m E-X: a (rank 10)\n  why    b\nend\n",
+         "\033[1;31merror\033[0m E-X: a (rank 0)\n  why    b\nend\n", none);
+#undef SAID
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -180,6 +196,7 @@ int main(void)
       cmocka_unit_test(an_abort_is_read),
       cmocka_unit_test(a_pause_does_not_open_a_paragraph),
       cmocka_unit_test(an_error_of_a_rank_is_noticed),
+      cmocka_unit_test(what_one_rank_has_said_is_not_said_again),
       cmocka_unit_test(the_tally_of_repeated_messages_is_held_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
