@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""sessions.py [--check PREFIX BUILT] FILE - the sessions of a page, remade from the commands that stand in it.
+"""sessions.py [--check PREFIX BUILT | --only WORD] FILE - the sessions of a page, remade from the commands that stand in it.
 
-Between `<!-- run: COMMAND ;; COMMAND -->` and `<!-- end -->` a page holds what the commands print. Without --check the file is rewritten; with
-it nothing is written, and a page that is behind the command fails (exit code 1). The check runs the command installed in PREFIX, and is
+Between `<!-- run: COMMAND ;; COMMAND -->` and `<!-- end -->` a page holds what the commands print. Without --check the file is rewritten (with
+--only, the sessions whose commands contain WORD); with it nothing is written, and a page that is behind the command fails (exit code 1). The check runs the command installed in PREFIX, and is
 skipped (77) if that is not there or older than the one just built.
 """
 import os
@@ -21,6 +21,7 @@ def session(match):
 
 def main(arguments):
     check = len(arguments) == 4 and arguments[0] == "--check"
+    only = arguments[1] if len(arguments) == 3 and arguments[0] == "--only" else ""
     path = arguments[-1]
     if check:
         installed = os.path.join(arguments[1], "bin", "ordo")
@@ -34,7 +35,8 @@ def main(arguments):
     os.environ["NO_COLOR"] = "1"
     with open(path, encoding="utf-8") as file:
         text = file.read()
-    new = re.sub(r"<!-- run: (.*?) -->\n.*?<!-- end -->", session, text, flags=re.S)
+    new = re.sub(r"<!-- run: (.*?) -->\n.*?<!-- end -->", lambda match: session(match) if only in match.group(1) else match.group(0), text,
+                 flags=re.S)
     if new == text:
         return 0
     if check:
