@@ -115,6 +115,7 @@ struct ordo_model_state {
   gboolean change_seen; /* check 8 has been answered */
   guint next_unit;      /* lowest unit that may run forward next */
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
+  gboolean forces_sync; /* some unit's gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
   gboolean full_open;   /* inside a scope of gather_full */
   guint32 full_flags;   /* with which it was opened */
   float *unpacked;      /* room for the opaque params of a unit, null without any */
@@ -196,6 +197,7 @@ struct ordo_session {
   guint next_node;
   gboolean *node_done;
   GPtrArray *undo_log;   /* ordo_undo, one per finished step */
+  struct ordo_undo *running; /* that of the running step, null outside */
   const ordo_node *node; /* the running step, null outside */
   GPtrArray *rebinds;    /* GArray of ordo_leaf_map: moves of optimizers in the running step */
   ordo_phase phase;
@@ -315,11 +317,15 @@ ordo_status ordo_accumulate_begin(ordo_session *session, gboolean all);
 gboolean ordo_accumulate_possible(const ordo_session *session);
 /* The gradient of a tie group is complete for this micro-batch. Only for roots with a sum. */
 void ordo_accumulate_ready(ordo_session *session, ordo_param_record *root);
-/* A micro-batch ends: what was not complete in it. */
 /* At the end of a unit's backward in the last micro-batch: sums of params that this micro-batch did not use become their gradients. */
 void ordo_accumulate_end_unit(ordo_session *session, const ordo_model_state *model, uint32_t unit);
+/* A micro-batch ends: what was not complete in it. */
 void ordo_accumulate_end(ordo_session *session);
 void ordo_accumulate_rescale(ordo_session *session, double factor);
+/* Refuses a setting of ORDO_CONTROL_GRADIENT_SYNC with which 16-bit gradients would add up in 16 bits. */
+ordo_status ordo_accumulate_check_sync(ordo_session *session, const ordo_model_state *model, int64_t value);
+/* Before a micro-batch: refuses reductions of it where the host keeps sums, which would be reduced a second time with the last one. */
+ordo_status ordo_accumulate_check_micro(ordo_session *session);
 
 /* losses.c */
 enum { ORDO_MAX_LOSSES = 64 };
@@ -335,6 +341,8 @@ ordo_undo *ordo_undo_new(ordo_session *session);
 void ordo_undo_free(gpointer undo);
 /* Takes over the rebinds of the step that has just run. */
 void ordo_undo_finish(ordo_undo *undo, ordo_session *session);
+/* Storage of the host is about to be freed: no record of the set-up puts a leaf or a param back on it, they come back without data. */
+void ordo_undo_forget(ordo_session *session, const void *storage);
 /* Puts models, leaves, params and optimizers back to where `undo` was taken. */
 void ordo_undo_apply(ordo_undo *undo, ordo_session *session);
 
@@ -346,6 +354,8 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
 ordo_status ordo_weights_materialise_grads(ordo_model_state *model);
 /* Host storage for a leaf, remembered so that it is freed when nothing refers to it any more; null when memory is out. */
 void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t tag);
+/* Frees it now, during the set-up. Storage that is not the host's is left alone; null is fine. */
+void ordo_weights_let_go(ordo_model_state *model, void *storage);
 ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes);
 
 /* plugins.c */

@@ -2,7 +2,8 @@
  *
  * Before each step the host copies the small things (which leaves are live, where params and leaves point, who holds what) and afterwards
  * notes how the optimizer was moved. Undoing puts the copies back and moves the optimizer the other way. It copies no weights: storage of
- * replaced leaves that the host owns is kept until the set-up is complete, and a plugin frees its own in `undo`.
+ * replaced leaves that the host owns is kept until the set-up is complete, and a plugin frees its own in `undo`. Only what a conversion has
+ * emptied is freed at once; leaves then come back without data, which is how they were before the weights were loaded.
  */
 #include "session.h"
 
@@ -69,6 +70,29 @@ void ordo_undo_finish(ordo_undo *undo, ordo_session *session)
   for (guint i = undo->first_rebind; i < session->rebinds->len; i++)
     g_ptr_array_add(undo->rebinds, g_array_ref(g_ptr_array_index(session->rebinds, i)));
   g_ptr_array_set_size(session->rebinds, (gint)undo->first_rebind);
+}
+
+static void forget(ordo_undo *undo, const void *storage)
+{
+  for (guint m = 0; m < undo->n_models; m++) {
+    model_undo *copy = &undo->models[m];
+    for (uint32_t i = 0; i < copy->n_leaves; i++) {
+      copy->values[i].data = copy->values[i].data == storage ? NULL : copy->values[i].data;
+      copy->values[i].grad = copy->values[i].grad == storage ? NULL : copy->values[i].grad;
+    }
+    for (uint32_t i = 0; i < copy->n_params; i++) {
+      copy->params[i].data = copy->params[i].data == storage ? NULL : copy->params[i].data;
+      copy->params[i].grad = copy->params[i].grad == storage ? NULL : copy->params[i].grad;
+    }
+  }
+}
+
+void ordo_undo_forget(ordo_session *session, const void *storage)
+{
+  for (guint i = 0; i < session->undo_log->len; i++)
+    forget(g_ptr_array_index(session->undo_log, i), storage);
+  if (session->running)
+    forget(session->running, storage);
 }
 
 /* Moves the optimizer back, last move first. It can refuse; then it is destroyed with the session anyway. */

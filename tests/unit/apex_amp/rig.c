@@ -307,6 +307,12 @@ static double loss_now(const ordo_model *model, int64_t step)
   return loss;
 }
 
+ordo_status rig_set_sync(rig *r, int64_t value)
+{
+  const ordo_control control = ordo_control_make(ORDO_CONTROL_GRADIENT_SYNC, ORDO_ALL_UNITS, value);
+  return ordo_session_control(r->session, 0, &control);
+}
+
 ordo_status rig_step(rig *r, ordo_step_result *result)
 {
   const ordo_model *model = ordo_session_model(r->session, 0);
@@ -320,6 +326,8 @@ ordo_status rig_step(rig *r, ordo_step_result *result)
       r->running_loss = m % (int)r->n_losses;
       status = ordo_session_select_loss(r->session, (uint32_t)r->running_loss);
     }
+    if (status == ORDO_OK && r->toggles_sync)
+      status = rig_set_sync(r, m == n - 1);
     if (status == ORDO_OK)
       status = ordo_session_micro_begin(r->session);
     for (uint32_t u = 0; u < RIG_UNITS && status == ORDO_OK; u++) {

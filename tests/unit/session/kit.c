@@ -72,7 +72,9 @@ static ordo_status convert(void *ctx, const ordo_model *model, const ordo_param 
   assert_int_equal(param->dtype, dtype);
   assert_int_equal(param->grad_dtype, grad_dtype);
   k->converts++;
-  return k->refuses_convert ? ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "not this type", "toy", "", "") : ORDO_OK;
+  if (k->refuses_convert || k->converts == k->refuses_convert_at)
+    return ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "not this type", "toy", "", "");
+  return ORDO_OK;
 }
 
 static ordo_status adapt(void *ctx, const ordo_model *model, const ordo_param *base, const ordo_param *a, const ordo_param *b, double scale)
