@@ -54,7 +54,9 @@ static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
       return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
                         "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
   if (leaf->opaque != NULL || !sharding_is_float(leaf->dtype) || !sharding_is_float(leaf->grad_dtype))
-    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
+    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED,
+                      sharding_way_out(self->job, leaf, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
+                                    "keep it in f32, bf16 or f16; or freeze it (requires_grad off) and exclude it with fsdp1:ignored=NAME"),
                       "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
                       leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
                       sharding_dtype_name(leaf->grad_dtype));

@@ -50,7 +50,9 @@ static ordo_status check_opaque(const fsdp2 *self, const ordo_leaf *leaf)
            leaf->numel / rows / ops->block_elements * ops->block_bytes % WORD != 0)
     why = "its rows are no whole number of blocks, or no multiple of 4 bytes";
   return why == NULL ? ORDO_OK
-                     : sharding_fail(self->job, ORDO_E_UNSUPPORTED, "exclude the parameter with fsdp2:ignored=NAME",
+                     : sharding_fail(self->job, ORDO_E_UNSUPPORTED,
+                                     sharding_way_out(self->job, leaf, "exclude the parameter with fsdp2:ignored=NAME",
+                                             "freeze the parameter (requires_grad off), or keep it in f32, bf16 or f16"),
                                      "parameter '%s' is stored as '%s' and cannot be sharded: %s", leaf->name, ops->name, why);
 }
 
@@ -66,7 +68,9 @@ static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
   if (leaf->opaque != NULL && (leaf->placement->n_chunks == 0 || leaf->placement->chunks->kind == ORDO_CHUNK_RECT))
     return check_opaque(self, leaf);
   if (!sharding_is_float(leaf->dtype) || leaf->opaque != NULL || !sharding_is_float(leaf->grad_dtype))
-    return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp2:ignored=NAME",
+    return sharding_fail(job, ORDO_E_UNSUPPORTED,
+                         sharding_way_out(self->job, leaf, "keep it in f32, bf16 or f16, or exclude it with fsdp2:ignored=NAME",
+                                 "keep it in f32, bf16 or f16; or freeze it (requires_grad off) and exclude it with fsdp2:ignored=NAME"),
                          "parameter '%s' is %s with gradients of %s; what is sharded must be f32, bf16 or f16", leaf->name,
                          leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
                          sharding_dtype_name(leaf->grad_dtype));
