@@ -10,6 +10,7 @@
 ordo_context *rig_context;
 ordo_comm_provider *rig_provider;
 int rig_me, rig_ranks;
+char rig_log[4096];
 const char *rig_goldens;
 
 static const struct {
@@ -395,11 +396,20 @@ float rig_stored(const rig *r, int param, int64_t i)
   return leaf ? get(leaf->dtype, leaf->data, at) : 0.0f;
 }
 
+static void log_line(void *ctx, int32_t severity, const char *text)
+{
+  const size_t used = strlen(rig_log);
+  (void)ctx;
+  if (severity >= ORDO_LOG_WARNING)
+    snprintf(rig_log + used, sizeof rig_log - used, "%s\n", text);
+}
+
 int rig_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
 {
   const ordo_context_options options = {.struct_size = sizeof options,
                                         .program_name = "test",
                                         .plugin_path = argc > 1 ? argv[1] : NULL,
+                                        .log = log_line,
                                         .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH | ORDO_CONTEXT_ALLOW_INSECURE};
   const ordo_mpi_options mpi_options = {.struct_size = sizeof mpi_options, .deadline_seconds = 30.0};
   rig_goldens = argc > 2 ? argv[2] : NULL;

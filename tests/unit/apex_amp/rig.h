@@ -54,6 +54,7 @@ typedef struct rig {
 extern ordo_context *rig_context;
 extern ordo_comm_provider *rig_provider;
 extern int rig_me, rig_ranks;
+extern char rig_log[4096]; /* warnings of plugins and host, one a line */
 
 int64_t rig_numel(int param);
 float rig_initial(int param, int64_t i);
