@@ -103,6 +103,21 @@ static void wrapping_twice_is_refused(void **state)
   refused(KIT_FSDP2, twice, ORDO_E_INVARIANT, "E-INVARIANT-WRAPPED-TWICE", "strategy.prepare_joint");
 }
 
+/* An optimizer that is wrapped a second time would have masters of masters. */
+static void wrapping_the_optimizer_twice_is_refused(void **state)
+{
+  kit *k = kit_new();
+  fake *amp = kit_add(k, "amp", KIT_AMP, 0);
+  (void)state;
+  amp->masters = amp->twice = TRUE;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_INVARIANT);
+  assert_string_equal(kit_code(k), "E-INVARIANT-WRAPPED-TWICE");
+  kit_assert_mentions(k, "precision.wrap_optimizer");
+  kit_assert_mentions(k, "a second master");
+  kit_free(k);
+}
+
 static void replacing_undeclared_is_refused(void **state)
 {
   (void)state;
@@ -207,6 +222,7 @@ int main(void)
       cmocka_unit_test(a_lost_leaf_is_refused),
       cmocka_unit_test(a_torn_tie_group_is_refused),
       cmocka_unit_test(wrapping_twice_is_refused),
+      cmocka_unit_test(wrapping_the_optimizer_twice_is_refused),
       cmocka_unit_test(replacing_undeclared_is_refused),
       cmocka_unit_test(replacing_outside_of_a_step_is_refused),
       cmocka_unit_test(an_optimizer_that_cannot_be_rebound_is_refused),
