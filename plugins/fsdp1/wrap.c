@@ -107,11 +107,12 @@ static ordo_status add_chunks(const fsdp1 *self, leaf_plan *plan, ordo_leaf_spec
   held_range(self, item, &begin, &end, &at);
   int n = fsdp1_flat_chunks(&item->whole, begin, end, leaf_offset, plan->chunks + plan->n_chunks);
   if (n < 0)
-    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED,
-                      sharding_way_out(self->job, item->old_leaf, "use fsdp2, which cuts rectangles, or exclude it with fsdp1:ignored=NAME",
-                                    "use fsdp2, which cuts rectangles; or freeze it (requires_grad off) and exclude it with fsdp1:ignored=NAME"),
-                      "parameter '%s' has %u dimensions and another strategy cut an inner one; flat shards cannot describe that",
-                      item->param->name, item->param->ndim);
+    return fsdp1_fail(
+        self->job, ORDO_E_UNSUPPORTED,
+        sharding_way_out(self->job, item->old_leaf, "use fsdp2, which cuts rectangles, or exclude it with fsdp1:ignored=NAME",
+                         "use fsdp2, which cuts rectangles; or freeze it (requires_grad off) and exclude it with fsdp1:ignored=NAME"),
+        "parameter '%s' has %u dimensions and another strategy cut an inner one; flat shards cannot describe that", item->param->name,
+        item->param->ndim);
   if (spec->placement.chunks == NULL && n > 0)
     spec->placement.chunks = plan->chunks + plan->n_chunks;
   spec->placement.n_chunks += (uint64_t)n;

@@ -11,9 +11,9 @@ enum { SHARDING_WIRE_SLOTS = 3 }; /* packed gathers in flight: two groups and th
 
 /* What runs for a group. */
 struct sharding_run {
-  sharding_group *head; /* the first group of the same units, which may be this one */
-  sharding_group *next; /* the next one of them, of another type; null: none */
-  sharding_region region; /* of a head: gathered parameters of all groups of its units */
+  sharding_group *head;           /* the first group of the same units, which may be this one */
+  sharding_group *next;           /* the next one of them, of another type; null: none */
+  sharding_region region;         /* of a head: gathered parameters of all groups of its units */
   ordo_comm_piece *gather_pieces; /* null: one range in rank order */
   ordo_comm_piece *reduce_pieces;
   uint32_t n_reduce_pieces;
@@ -130,7 +130,8 @@ ordo_status sharding_reserve_accumulation(sharding *s);
 ordo_status sharding_each(sharding *s, sharding_group *head, ordo_status (*call)(sharding *s, sharding_group *group));
 
 /* wire.c */
-/* The precision plugin packs what the group sends. Flat parameters have no leaf whose type it could be told, so only fp32 ones are packed. */
+/* The precision plugin packs what the group sends. Flat parameters have no leaf whose type it could be told, so only fp32 ones are packed.
+ */
 int sharding_wire_packs(const sharding *s, const sharding_group *group);
 /* Says in the log which groups travel as they are although there is a plugin that packs. */
 void sharding_wire_report(const sharding *s);

@@ -1,7 +1,7 @@
 /* qlora_wire.c - examples/qlora with a packer: a frozen 4-bit base in the same groups as parameters that are packed on their way.
  *
- * What is packed is turned over byte by byte and a byte longer, so training has the numbers of qlora and other counts of bytes. A leaf of the
- * base must not be offered: its bits are no numbers, and a packer of numbers would change them.
+ * What is packed is turned over byte by byte and a byte longer, so training has the numbers of qlora and other counts of bytes. A leaf of
+ * the base must not be offered: its bits are no numbers, and a packer of numbers would change them.
  */
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
@@ -60,5 +60,5 @@ static const void *get_extension(const char *id)
 }
 
 extern ORDO_EXPORT const ordo_plugin ordo_plugin_entry;
-const ordo_plugin ordo_plugin_entry = {ORDO_PLUGIN_MAGIC, ORDO_ABI_MAJOR, ORDO_ABI_MINOR, 0u, sizeof(ordo_plugin), "qlora", "1.0.0", NULL, NULL,
-                                       get_extension};
+const ordo_plugin ordo_plugin_entry = {ORDO_PLUGIN_MAGIC, ORDO_ABI_MAJOR, ORDO_ABI_MINOR, 0u,   sizeof(ordo_plugin),
+                                       "qlora",           "1.0.0",        NULL,           NULL, get_extension};

@@ -73,10 +73,8 @@ static float rounded(const rig *r, float value)
 
 static void job_open(const rig *r, job *j, int alone)
 {
-  const ordo_plan_request request = {.struct_size = sizeof request,
-                                     .strategy = alone ? NULL : r->strategy,
-                                     .precision = r->precision,
-                                     .ranks = alone ? 1 : r->comm->size};
+  const ordo_plan_request request = {
+      .struct_size = sizeof request, .strategy = alone ? NULL : r->strategy, .precision = r->precision, .ranks = alone ? 1 : r->comm->size};
   ok(r, ordo_plan_create(r->context, &request, &j->plan), "the plan");
   ordo_embed_options options = {.context = r->context,
                                 .plan = j->plan,
@@ -118,7 +116,7 @@ static float **tensor(const dictionary *d, uint32_t param, int slot)
 static void dictionary_export(const rig *r, const job *j, dictionary *d)
 {
   d->n = j->model->n_params;
-  d->values = g_new0(float *, d->n * SLOTS);
+  d->values = g_new0(float *, d->n *SLOTS);
   d->updates = g_new0(int64_t, d->n);
   for (uint32_t p = 0; p < d->n; p++) {
     for (int s = 0; s < SLOTS; s++) {

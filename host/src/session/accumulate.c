@@ -119,9 +119,9 @@ ordo_status ordo_accumulate_check_micro(ordo_session *session)
           ordo_session_errors(session), ORDO_E_STATE, "E-CONTROL-SUMS", "ordo_session_micro_begin",
           session->tracks_losses ? "gradients of several losses are kept apart, and handed over added up in the last micro-batch"
                                  : "the host adds 16-bit gradients up in fp32, and hands the sum over in the last micro-batch",
-          session->tracks_losses
-              ? "set gradient_sync to 0 or -1 for all units until the last micro-batch, or select no losses"
-              : "set gradient_sync to 0 or -1 for all units until the last micro-batch, or let the strategy reduce each one (no_sync=false)",
+          session->tracks_losses ? "set gradient_sync to 0 or -1 for all units until the last micro-batch, or select no losses"
+                                 : "set gradient_sync to 0 or -1 for all units until the last micro-batch, or let the strategy reduce each "
+                                   "one (no_sync=false)",
           "gradient_sync=1 would reduce a micro-batch of '%s' in the middle of the step, and again as part of the sum", root->param.name);
   }
   return ORDO_OK;

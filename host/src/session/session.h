@@ -196,10 +196,10 @@ struct ordo_session {
   /* set-up */
   guint next_node;
   gboolean *node_done;
-  GPtrArray *undo_log;   /* ordo_undo, one per finished step */
+  GPtrArray *undo_log;       /* ordo_undo, one per finished step */
   struct ordo_undo *running; /* that of the running step, null outside */
-  const ordo_node *node; /* the running step, null outside */
-  GPtrArray *rebinds;    /* GArray of ordo_leaf_map: moves of optimizers in the running step */
+  const ordo_node *node;     /* the running step, null outside */
+  GPtrArray *rebinds;        /* GArray of ordo_leaf_map: moves of optimizers in the running step */
   ordo_phase phase;
   gboolean phase_entered;
   gboolean instances_made;

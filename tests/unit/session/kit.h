@@ -72,7 +72,7 @@ typedef struct kit {
   ordo_leaf *kept_leaf; /* of model_build's first optimizer view */
   gboolean refuses_convert;
   guint refuses_convert_at; /* the call of convert that is refused, counted from 1; 0: none */
-  guint adapters; /* that it was told of */
+  guint adapters;           /* that it was told of */
   guint converts;
   guint rebinds, binds, optimizers, scheduler_steps;
   double last_factor;
