@@ -4,8 +4,8 @@
  * code, and bury the error that the rank itself printed. This filter passes everything else through as it comes (a line that is not
  * finished too, so that progress shows), keeps those paragraphs back and reads the facts from them; the launcher then says it in one error.
  * What one rank has said another does not say again: the first to report an error ends the others, but on a busy machine a second one may
- * be as fast. A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so
- * one is given time to close before it is passed on.
+ * be as fast. A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between
+ * them, so one is given time to close before it is passed on.
  */
 #include "cli.h"
 

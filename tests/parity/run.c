@@ -27,14 +27,16 @@ static ordo_status shifted_read(ordo_weights *self, const char *name, int64_t fi
   return status;
 }
 
-int64_t parity_batch(const parity_case *c, int ranks)
+/* Sequences of a step on `ranks` ranks: 8, which 3, 5 and 6 ranks share unevenly; with accumulation 4 for each rank but the last, which has
+ * 3 and nothing to do in the last micro-batch. */
+static int64_t batch_of(const parity_case *c, int ranks)
 {
   return c->accumulate ? 4 * ranks - 1 : 8;
 }
 
 static int is_masked(const parity_case *c, int64_t sequence, int64_t position, int data_ranks)
 {
-  int64_t batch = parity_batch(c, data_ranks), in_batch = sequence % batch;
+  int64_t batch = batch_of(c, data_ranks), in_batch = sequence % batch;
   if (c->mask == PARITY_ALL)
     return 0;
   if (c->mask == PARITY_EMPTY_RANK && in_batch >= ordo_data_split(batch, 0, data_ranks - 1, data_ranks).first)
@@ -111,7 +113,8 @@ static ordo_status train(ordo_embed *embed, const ordo_data *data, int64_t batch
   return status == ORDO_OK ? collect_weights(embed, trace) : status;
 }
 
-/* A clock of its own for each rank: 0 to 0.1 s, reproducible. */
+/* A clock of its own for each rank, reproducible: 0.01 to 100 ms, every decade as often. Evenly spread milliseconds would leave out what is
+ * as short as a message, and the tables would sleep for most of their time. */
 typedef struct delays {
   uint64_t key;
   uint64_t n;
@@ -119,7 +122,7 @@ typedef struct delays {
 
 static void hold_back(delays *d)
 {
-  g_usleep((gulong)(ordo_random_uniform(d->key, d->n++) * 100000.0));
+  g_usleep((gulong)pow(10.0, 1.0 + 4.0 * ordo_random_uniform(d->key, d->n++)));
 }
 
 static uint64_t before_collective(void *ctx, const char *comm, const ordo_comm *ranks, const ordo_collective *c)
@@ -207,7 +210,7 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
       !strstr(strategy, "sync_module_states"))
     *skipped = "the plan has no weights.sync: every rank loads its shards itself";
   else if (status == ORDO_OK)
-    status = run_plan(context, comm, plan, c, source, &data, parity_batch(c, data_ranks), trace);
+    status = run_plan(context, comm, plan, c, source, &data, batch_of(c, data_ranks), trace);
   ordo_plan_destroy(plan);
   ordo_data_clear(&data);
   return status;
