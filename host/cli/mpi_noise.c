@@ -160,7 +160,7 @@ static gboolean is_error(const char *line)
   return g_str_has_prefix(line, "error E-") || g_str_has_prefix(line, "\033[1;31merror\033[0m E-");
 }
 
-/* "error E-CODE: what (rank 2)": TRUE if another rank has printed that code. Errors that name no rank are never repeated. */
+/* TRUE if the line ends with its rank, and another rank has printed its code. Errors that name no rank are never repeated. */
 static gboolean is_said(cli_noise *noise, const char *line)
 {
   const char *code = strstr(line, "E-"), *rank = g_strrstr(line, " (rank ");
