@@ -30,6 +30,7 @@ typedef struct parity_case {
   int eval_only;         /* a plan without an optimizer: no steps, evaluation and generation only */
   int untied;            /* a head of its own */
   int ordered;           /* bit-equal when it is run again, and bit-equal to ddp */
+  int steps;             /* fewer than PARITY_STEPS, or 0 */
   int delays;            /* every collective and optimizer update of the first run waits for up to 100 ms, each rank as it likes */
   int no_decay;          /* AdamW without weight decay: flat leaves hold parameters of one kind only */
   int checkpointing;     /* blocks are computed again in backward; the run on one rank keeps its activations */

@@ -98,9 +98,14 @@ static ordo_status use(ordo_embed *embed, const ordo_data *data, parity_trace *t
   return status;
 }
 
-static ordo_status train(ordo_embed *embed, const ordo_data *data, int64_t batch, int trains, parity_trace *trace)
+static int steps_of(const parity_case *c)
 {
-  for (int step = 0; trains && step < PARITY_STEPS; step++) {
+  return c->eval_only ? 0 : c->steps > 0 ? c->steps : PARITY_STEPS;
+}
+
+static ordo_status train(ordo_embed *embed, const ordo_data *data, int64_t batch, int steps, parity_trace *trace)
+{
+  for (int step = 0; step < steps; step++) {
     ordo_step_outcome outcome;
     ordo_status status = ordo_embed_step(embed, data, step * batch, 0, NULL, NULL, &outcome);
     if (status != ORDO_OK)
@@ -183,7 +188,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   }
   ordo_status status = ordo_embed_create(&options, &embed);
   if (status == ORDO_OK)
-    status = train(embed, data, batch, !c->eval_only, trace);
+    status = train(embed, data, batch, steps_of(c), trace);
   ordo_embed_destroy(embed);
   ordo_comm_provider_destroy(slow);
   return status;
@@ -283,7 +288,7 @@ static void compare_weights(const parity_case *c, const parity_source *source, c
 parity_spread parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many)
 {
   parity_spread spread = {0};
-  for (int s = 0; !c->eval_only && s < PARITY_STEPS; s++) {
+  for (int s = 0; s < steps_of(c); s++) {
     add(c, &spread, PARITY_LOSS, relative(many->loss[s], one->loss[s]));
     add(c, &spread, PARITY_NORM, relative(many->norm[s], one->norm[s]));
     parity_spread_add(&spread, PARITY_EXACT, fabs(many->tokens[s] - one->tokens[s]), 0.0, "counted tokens");
