@@ -121,8 +121,6 @@ ORDO_INLINE int sharding_narrows(const sharding *s, const sharding_group *group)
 }
 
 /* groups.c */
-void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
-void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);
 ordo_status sharding_reserve_accumulation(sharding *s);
