@@ -18,9 +18,8 @@ enum { NAME = 256 };
 static uint32_t units_of(const fsdp1 *self, uint32_t flat, uint32_t *units)
 {
   uint32_t n = 0;
-  for (uint32_t u = 0; u < self->job->model->n_units; u++)
-    if (self->flat_of_unit[u] == flat % self->n_policy)
-      units[n++] = u;
+  for (uint32_t u = self->first_unit[flat % self->n_policy]; u != UINT32_MAX; u = self->next_unit[u])
+    units[n++] = u;
   return n;
 }
 

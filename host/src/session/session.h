@@ -107,6 +107,7 @@ struct ordo_model_state {
   GPtrArray *units;        /* ordo_unit_record */
   GPtrArray *params;       /* ordo_param_record */
   GPtrArray *records;      /* ordo_leaf_record: every leaf ever made, masters included */
+  GHashTable *known;       /* the same as a set, because optimizers name leaves by the ten thousand */
   GPtrArray *arrays;       /* arrays that were handed out, freed at the end */
   GPtrArray *host_storage; /* weights and gradients that the host allocated for leaves */
   GHashTable *units_by_name, *params_by_name, *ties;

@@ -67,6 +67,7 @@ typedef struct kit {
   gboolean no_tie, with_data, bad_rebind, partial_groups, twice_in_groups, frozen_optimizer, plain_factor, no_rebind;
   gboolean says_16_bit; /* the optimizer claims to update 16-bit leaves */
   gboolean shape_from_rank;
+  guint many; /* of a test's own model_build */
   double lr, weight_offset;
   float *storage[8];
   ordo_leaf *kept_leaf; /* of model_build's first optimizer view */
