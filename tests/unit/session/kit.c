@@ -58,10 +58,11 @@ static ordo_status weights_read(void *ctx, const ordo_model *model, const ordo_c
 
 static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *param, void *data, void *grad)
 {
-  (void)model;
   assert_ptr_equal(param->data, data);
   assert_ptr_equal(param->grad, grad);
-  ((kit *)ctx)->binds++;
+  kit *k = ctx;
+  k->binds++;
+  k->dead_binds += data && !k->with_data && !g_ptr_array_find(((const ordo_model_state *)model)->host_storage, data, NULL);
   return ORDO_OK;
 }
 

@@ -75,6 +75,7 @@ typedef struct kit {
   guint refuses_convert_at; /* the call of convert that is refused, counted from 1; 0: none */
   guint adapters;           /* that it was told of */
   guint converts;
+  guint dead_binds; /* to storage that the session has freed (or a plugin got elsewhere) */
   guint rebinds, binds, optimizers, scheduler_steps;
   double last_factor;
   int64_t last_optimizer_step;

@@ -162,6 +162,7 @@ static void undo_does_not_bring_freed_storage_back(void **state)
   }
   ordo_session_memory(k->session, ORDO_MEM_WEIGHTS, &now, &peak);
   assert_int_equal(now, 2 * (15 + 12 + 3));
+  assert_int_equal(k->dead_binds, 0);
   kit_free(k);
 }
 
@@ -177,6 +178,7 @@ static void a_conversion_that_fails_in_the_middle_leaves_no_dead_pointer(void **
   model = &((ordo_model_state *)g_ptr_array_index(k->session->models, 0))->view;
   for (uint32_t p = 0; p < 4; p++)
     assert_null(model->params[p]->data);
+  assert_int_equal(k->dead_binds, 0);
   kit_free(k);
 }
 
