@@ -136,8 +136,8 @@ ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *recor
   if (status != ORDO_OK)
     return status;
   if (old_data != data)
-    ordo_weights_let_go(model, old_data);
+    ordo_weights_let_go(model, leaf, old_data);
   if (old_grad != grad)
-    ordo_weights_let_go(model, old_grad);
+    ordo_weights_let_go(model, leaf, old_grad);
   return ORDO_OK;
 }

@@ -340,8 +340,9 @@ ordo_undo *ordo_undo_new(ordo_session *session);
 void ordo_undo_free(gpointer undo);
 /* Takes over the rebinds of the step that has just run. */
 void ordo_undo_finish(ordo_undo *undo, ordo_session *session);
-/* Storage of the host is about to be freed: no record of the set-up puts a leaf or a param back on it, they come back without data. */
-void ordo_undo_forget(ordo_session *session, const void *storage);
+/* Storage of the host that the leaf had is about to be freed: no record of the set-up puts the leaf or its params back on it, they come
+ * back without data. */
+void ordo_undo_forget(const ordo_model_state *model, const ordo_leaf *leaf, const void *storage);
 /* Puts models, leaves, params and optimizers back to where `undo` was taken. */
 void ordo_undo_apply(ordo_undo *undo, ordo_session *session);
 
@@ -353,8 +354,8 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
 ordo_status ordo_weights_materialise_grads(ordo_model_state *model);
 /* Host storage for a leaf, remembered so that it is freed when nothing refers to it any more; null when memory is out. */
 void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t tag);
-/* Frees it now, during the set-up. Storage that is not the host's is left alone; null is fine. */
-void ordo_weights_let_go(ordo_model_state *model, void *storage);
+/* Frees what a leaf had, now, during the set-up. Storage that is not the host's is left alone; null is fine. */
+void ordo_weights_let_go(ordo_model_state *model, const ordo_leaf *leaf, void *storage);
 ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes);
 
 /* plugins.c */

@@ -72,27 +72,30 @@ void ordo_undo_finish(ordo_undo *undo, ordo_session *session)
   g_ptr_array_set_size(session->rebinds, (gint)undo->first_rebind);
 }
 
-static void forget(ordo_undo *undo, const void *storage)
+/* A leaf that has storage of the host keeps its index until it is replaced, and so do its params: nobody is looked for. */
+static void forget(ordo_undo *undo, const ordo_model_state *model, const ordo_leaf *leaf, const void *storage)
 {
-  for (guint m = 0; m < undo->n_models; m++) {
-    model_undo *copy = &undo->models[m];
-    for (uint32_t i = 0; i < copy->n_leaves; i++) {
-      copy->values[i].data = copy->values[i].data == storage ? NULL : copy->values[i].data;
-      copy->values[i].grad = copy->values[i].grad == storage ? NULL : copy->values[i].grad;
-    }
-    for (uint32_t i = 0; i < copy->n_params; i++) {
-      copy->params[i].data = copy->params[i].data == storage ? NULL : copy->params[i].data;
-      copy->params[i].grad = copy->params[i].grad == storage ? NULL : copy->params[i].grad;
-    }
+  model_undo *copy = model->view.index < undo->n_models ? &undo->models[model->view.index] : NULL;
+  if (copy && leaf->index < copy->n_leaves) {
+    ordo_leaf *value = &copy->values[leaf->index];
+    value->data = value->data == storage ? NULL : value->data;
+    value->grad = value->grad == storage ? NULL : value->grad;
   }
+  for (uint32_t k = 0; copy && k < leaf->n_params; k++)
+    if (leaf->params[k]->index < copy->n_params) {
+      ordo_param *param = &copy->params[leaf->params[k]->index];
+      param->data = param->data == storage ? NULL : param->data;
+      param->grad = param->grad == storage ? NULL : param->grad;
+    }
 }
 
-void ordo_undo_forget(ordo_session *session, const void *storage)
+void ordo_undo_forget(const ordo_model_state *model, const ordo_leaf *leaf, const void *storage)
 {
+  const ordo_session *session = model->session;
   for (guint i = 0; i < session->undo_log->len; i++)
-    forget(g_ptr_array_index(session->undo_log, i), storage);
+    forget(g_ptr_array_index(session->undo_log, i), model, leaf, storage);
   if (session->running)
-    forget(session->running, storage);
+    forget(session->running, model, leaf, storage);
 }
 
 /* Moves the optimizer back, last move first. It can refuse; then it is destroyed with the session anyway. */

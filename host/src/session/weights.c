@@ -35,11 +35,11 @@ void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t t
   return storage;
 }
 
-void ordo_weights_let_go(ordo_model_state *model, void *storage)
+void ordo_weights_let_go(ordo_model_state *model, const ordo_leaf *leaf, void *storage)
 {
   if (!storage || !g_ptr_array_remove_fast(model->host_storage, storage))
     return;
-  ordo_undo_forget(model->session, storage);
+  ordo_undo_forget(model, leaf, storage);
   ordo_memory_release(model->session->memory, storage);
 }
 

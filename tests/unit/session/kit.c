@@ -62,7 +62,7 @@ static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *pa
   assert_ptr_equal(param->grad, grad);
   kit *k = ctx;
   k->binds++;
-  k->dead_binds += data && !k->with_data && !g_ptr_array_find(((const ordo_model_state *)model)->host_storage, data, NULL);
+  k->dead_binds += data && !k->with_data && k->many == 0 && !g_ptr_array_find(((const ordo_model_state *)model)->host_storage, data, NULL);
   return ORDO_OK;
 }
 
