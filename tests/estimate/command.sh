@@ -73,13 +73,13 @@ for tag in dry:
     assert abs(dry[tag] - real[tag]) <= 0.05 * real[tag], tag
 END
 }
-gradients() { sed -n 's/.*"peak_bytes":{[^}]*"gradients":\([0-9]*\).*/\1/p' "$dir/run/summary.json"; }
+weights() { sed -n 's/.*"peak_bytes":{"weights":\([0-9]*\).*/\1/p' "$dir/run/summary.json"; }
 if $ordo list | grep -q '^apex_amp '; then
   compare --precision apex_amp:O0
-  whole=$(gradients)
+  whole=$(weights)
   for level in O2 O5; do
     compare --precision "apex_amp:$level"
-    [ "$(gradients)" -lt "$whole" ] || fail "$level: gradients take $(gradients) bytes, in fp32 $whole"
+    [ "$(weights)" -lt "$whole" ] || fail "$level: weights take $(weights) bytes, in fp32 $whole"
   done
 fi
 compare

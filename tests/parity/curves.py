@@ -2,7 +2,7 @@
 # curves.py ORDO STEPS small|large LEVEL... [--text FILE] - what opt levels of apex_amp do to training on real text: loss curves against fp32.
 #
 # The same model on the same batches, once without a precision and once with each level. O0 must print the same digits. The others must stay in
-# a band around the fp32 curve that follows from the number of roundings and the size of one (docs/precision.md derives it; `band` below is its
+# a band around the fp32 curve that follows from the number of roundings and the size of one (docs/precision.md derives it; `bands` below is its
 # last line), have the first gradient's norm within its own bound, and end within 2 % of the validation loss. A table shows how far they are
 # inside. Guards against levels that train, but something else: a gradient that is not unscaled, an update that is lost in 16 bits.
 #
@@ -12,7 +12,7 @@ import json, math, os, pathlib, subprocess, sys, tempfile
 
 # Roundoff: half a unit of the last of 11 (fp16) or 8 (bf16) significant bits.
 ROUNDOFF = {"fp32": 2.0 ** -24, "O1": 2.0 ** -11, "O2": 2.0 ** -11, "O3": 2.0 ** -11, "O4": 2.0 ** -8, "O5": 2.0 ** -8}
-WITHOUT_MASTERS = {"O3"}
+WITHOUT_MASTERS, WITH_MASTERS = {"O3"}, {"O2", "O5"}
 FINAL = 0.02
 RANGE = 0.02  # deviation of fresh weights
 DIGITS = 1e-8  # losses are printed with nine digits
@@ -70,14 +70,22 @@ def roundings(size):
     return 17 * layers + 4, 4 * layers + 1
 
 
-def band(level, size, loss, step):
-    """How far the loss after `step` updates may be from `loss`, that of fp32."""
+def bands(level, size, reference):
+    """How far each loss may be from that of fp32."""
     forward, products = roundings(size)
-    parts = math.sqrt(forward) + math.sqrt(2 * forward)
-    if base(level) in WITHOUT_MASTERS:
-        parts += math.sqrt(products * step)
-    size_of_logits = max(math.log(258) - loss, 0.0) + RANGE * math.sqrt(SIZES[size][1])
-    return ROUNDOFF[base(level)] * parts * size_of_logits + DIGITS
+    path, result = 0.0, []  # how far an optimizer that moves every weight by its learning rate has come
+    for step, m in enumerate(reference):
+        parts = math.sqrt(forward) + math.sqrt(2 * forward)
+        if base(level) in WITHOUT_MASTERS:
+            parts += math.sqrt(products * step)
+        size_of_logits = max(math.log(258) - m["loss"], 0.0) + RANGE * math.sqrt(SIZES[size][1])
+        allowed = ROUNDOFF[base(level)] * parts * size_of_logits + DIGITS
+        if base(level) in WITH_MASTERS:
+            standing = math.erfc(path / (ROUNDOFF[base(level)] * RANGE * math.sqrt(2)))
+            allowed += standing * abs(reference[0]["loss"] - m["loss"])
+        result.append(allowed)
+        path += m["lr"]
+    return result
 
 
 def same(one, other):
@@ -87,10 +95,10 @@ def same(one, other):
 
 def farthest(level, size, reference, curve):
     """The step whose loss is farthest from that of fp32 in relation to the band: index, distance, band."""
-    bands = [band(level, size, m["loss"], i) for i, m in enumerate(reference)]
+    allowed = bands(level, size, reference)
     away = [abs(m["loss"] - r["loss"]) for m, r in zip(curve, reference)]
-    worst = max(range(len(away)), key=lambda i: away[i] / bands[i])
-    return worst, away[worst], bands[worst]
+    worst = max(range(len(away)), key=lambda i: away[i] / allowed[i])
+    return worst, away[worst], allowed[worst]
 
 
 def check_control(size, reference, curve):

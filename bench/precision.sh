@@ -1,0 +1,49 @@
+#!/bin/bash
+# precision.sh ORDO [LEVEL...] - what a level of apex_amp costs and saves against fp32 in the same run: time of a step, bytes sent, memory.
+#
+# The reference case: one rank, and two with ddp and with fsdp2. fp32 and the levels take turns within a round, so that a machine that slows down
+# slows all of them; a ratio is that of the medians of all steps after the first two of each run. A step in bf16 may take
+# 1.15 of fp32's (where there are matrix units for it, it takes much less); fp16 is storage, without a limit of time. Bytes and memory must be those
+# of the formulas in docs/precision.md.
+set -eu
+ordo=$1 rounds=3 steps=6
+shift
+. "$(dirname "$0")/reference.sh"
+[ $# -gt 0 ] || set -- O5 O2
+norms=$((17 * 512)) matrices=$((parameters - 17 * 512)) limit=1.15 failed=0
+! "$ordo" list | grep -q '^apex_amp ' && { echo "skipped: the plugin apex_amp is not installed"; exit 77; }
+
+sent() { tail -n 1 "$work/$1.metrics" | sed -n 's/.*"comm_bytes":\([0-9]*\).*/\1/p'; }
+peak() { sed -n "s/.*\"peak_bytes\":{[^}]*\"$2\":\([0-9]*\).*/\1/p" "$work/$1.summary"; }
+measure() { # NAME RANKS STRATEGY [options]
+  local name=$1
+  shift
+  run "$name" "$1" "$2" $((4 * $1)) "${@:3}"
+  step_seconds "$name" >>"$work/$name.steps"
+  cp "$work/$name/summary.json" "$work/$name.summary"
+  cp "$work/$name/metrics.jsonl" "$work/$name.metrics"
+  rm -rf "$work/$name"
+}
+
+for row in 1:none 2:ddp 2:fsdp2; do
+  ranks=${row%%:*} strategy=${row#*:}
+  for _ in $(seq "$rounds"); do
+    measure "$strategy-fp32" "$ranks" "$strategy"
+    for level; do measure "$strategy-$level" "$ranks" "$strategy" --precision "apex_amp:$level"; done
+  done
+  for level; do
+    awk -v s="$(median <"$work/$strategy-$level.steps")" -v f="$(median <"$work/$strategy-fp32.steps")" -v sent="$(sent "$strategy-$level")" \
+      -v all="$(sent "$strategy-fp32")" -v w="$(($(peak "$strategy-$level" weights) + $(peak "$strategy-$level" gradients)))" \
+      -v W="$(($(peak "$strategy-fp32" weights) + $(peak "$strategy-fp32" gradients)))" -v t="$(peak "$strategy-$level" total)" \
+      -v T="$(peak "$strategy-fp32" total)" -v M="$matrices" -v N="$norms" -v limit="$limit" -v level="$level" -v name="$strategy" -v ranks="$ranks" 'BEGIN {
+        half = (2 * M + 4 * N) / (4 * M + 4 * N)
+        bytes = all > 0 ? sent / all : half
+        timed = level ~ /^O[45]/ || level ~ /bf16/
+        printf "%-6s %-3s %d rank%s  step %.3f of fp32%s (%.3f s against %.3f s)", name, level, ranks, (ranks > 1 ? "s" : " "), s / f,
+          (timed ? sprintf(" (limit %.2f)", limit) : ""), s, f
+        if (all > 0) printf "; sent %.4f of its bytes (formula %.4f)", bytes, half
+        printf "; weights and gradients %.3f, all memory %.3f of its\n", w / W, t / T
+        exit ((timed && s / f > limit) || bytes > half + 0.001 || bytes < half - 0.001) }' || failed=1
+  done
+done
+exit "$failed"
