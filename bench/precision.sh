@@ -14,11 +14,13 @@ norms=$((17 * 512)) matrices=$((parameters - 17 * 512)) limit=1.15 failed=0
 ! "$ordo" list | grep -q '^apex_amp ' && { echo "skipped: the plugin apex_amp is not installed"; exit 77; }
 
 sent() { tail -n 1 "$work/$1.metrics" | sed -n 's/.*"comm_bytes":\([0-9]*\).*/\1/p'; }
-peak() { sed -n "s/.*\"peak_bytes\":{[^}]*\"$2\":\([0-9]*\).*/\1/p" "$work/$1.summary"; }
+total() { sed -n 's/.*"peak_bytes":{[^}]*"total":\([0-9]*\).*/\1/p' "$work/$1.summary"; }
+# Weights and gradients at the worst moment of the second step; the peak of the account has the set-up, where replicas are read in fp32 and converted.
+held() { awk -F, 'NR > 1 && $1 == 2 && $5 + $6 > most {most = $5 + $6} END {print most}' "$work/$1.csv"; }
 measure() { # NAME RANKS STRATEGY [options]
   local name=$1
   shift
-  run "$name" "$1" "$2" $((4 * $1)) "${@:3}"
+  run "$name" "$1" "$2" $((4 * $1)) --log.memory "$work/$name.csv" --log.detail_steps 2 "${@:3}"
   step_seconds "$name" >>"$work/$name.steps"
   cp "$work/$name/summary.json" "$work/$name.summary"
   cp "$work/$name/metrics.jsonl" "$work/$name.metrics"
@@ -33,9 +35,8 @@ for row in 1:none 2:ddp 2:fsdp2; do
   done
   for level; do
     awk -v s="$(median <"$work/$strategy-$level.steps")" -v f="$(median <"$work/$strategy-fp32.steps")" -v sent="$(sent "$strategy-$level")" \
-      -v all="$(sent "$strategy-fp32")" -v w="$(($(peak "$strategy-$level" weights) + $(peak "$strategy-$level" gradients)))" \
-      -v W="$(($(peak "$strategy-fp32" weights) + $(peak "$strategy-fp32" gradients)))" -v t="$(peak "$strategy-$level" total)" \
-      -v T="$(peak "$strategy-fp32" total)" -v M="$matrices" -v N="$norms" -v limit="$limit" -v level="$level" -v name="$strategy" -v ranks="$ranks" 'BEGIN {
+      -v all="$(sent "$strategy-fp32")" -v w="$(held "$strategy-$level")" \
+      -v W="$(held "$strategy-fp32")" -v t="$(total "$strategy-$level")" -v T="$(total "$strategy-fp32")" -v M="$matrices" -v N="$norms" -v limit="$limit" -v level="$level" -v name="$strategy" -v ranks="$ranks" 'BEGIN {
         half = (2 * M + 4 * N) / (4 * M + 4 * N)
         bytes = all > 0 ? sent / all : half
         timed = level ~ /^O[45]/ || level ~ /bf16/

@@ -211,7 +211,7 @@ static formula formula_of(const strategy *s, const level *l, int ranks, int rank
   if (s->layout == REPLICAS) {
     f.weights = matrices * l->stores + norms * 4;
     f.weights_peak = f.weights + (l->stores == 2 ? 4 * matrices : 0); /* at the set-up: replicas are read in fp32, then converted */
-    f.gradients = f.weights + (2 + 9 * shape.layers) * LINE; /* a bucket starts at a line of cache; at most one for each leaf */
+    f.gradients = f.weights + (2 + 9 * shape.layers) * LINE;          /* a bucket starts at a line of cache; at most one for each leaf */
     f.reduced[l->stores == 2] = matrices * l->stores;
     f.reduced[0] += norms * 4;
   } else
@@ -289,7 +289,8 @@ static void check_wire(rig *r, const level *l, const formula *f, const watch *w,
   check(r, l, "gradients, 16-bit elements", w->bytes[reduces][1], STEPS * f->reduced[1]);
   check(r, l, "all-gathers, fp32 elements", w->bytes[ORDO_ALL_GATHER][0], STEPS * f->gathered[0]);
   check(r, l, "all-gathers, 16-bit elements", w->bytes[ORDO_ALL_GATHER][1], STEPS * f->gathered[1]);
-  int64_t more[2] = {counted(real, reduces) - f->reduced[0] - f->reduced[1], counted(real, ORDO_ALL_GATHER) - f->gathered[0] - f->gathered[1]};
+  int64_t more[2] = {counted(real, reduces) - f->reduced[0] - f->reduced[1],
+                     counted(real, ORDO_ALL_GATHER) - f->gathered[0] - f->gathered[1]};
   for (int i = 0; i < 2; i++)
     check(r, l, i ? "all-gathers as counted" : "gradients as counted",
           reduces == ORDO_ALL_REDUCE && more[i] > 0 && more[i] <= HOUSEKEEPING ? 0 : more[i], 0);
@@ -363,10 +364,9 @@ static void print_halves(rig *r)
                           (peaks ? half.weights_peak : half.weights) + half.gradients + half.optimizer};
   const int64_t bytes[2] = {whole.reduced[0] + whole.gathered[0], half.reduced[0] + half.gathered[0] + half.reduced[1] + half.gathered[1]};
   if (r->comm->rank == 0)
-    printf("     %-40s %d ranks  weights and gradients %.4f of fp32, with optimizer %.4f, bytes of a step %.4f\n", r->strategy->name, r->comm->size,
-           (double)(half.weights + half.gradients) / (double)(whole.weights + whole.gradients),
-           (double)all[1] / (double)all[0],
-           (double)bytes[1] / (double)bytes[0]);
+    printf("     %-40s %d ranks  weights and gradients %.4f of fp32, with optimizer %.4f, bytes of a step %.4f\n", r->strategy->name,
+           r->comm->size, (double)(half.weights + half.gradients) / (double)(whole.weights + whole.gradients),
+           (double)all[1] / (double)all[0], (double)bytes[1] / (double)bytes[0]);
 }
 
 static void open_data(rig *r)

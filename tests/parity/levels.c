@@ -1,8 +1,8 @@
 /* levels.c - `mpirun -n N ordo-levels --strategy S [--heads Q,K]`: every opt level of apex_amp under one strategy, against one rank.
  *
  * A level trains the same batch for a few steps of SGD on N ranks and on one. The loss must fall, and losses and weights must agree within
- * roundings of the level's type (see gates). One rank then makes its gradient infinite: every rank skips, and the scale is one again on all.
- * Bytes of collectives are counted by element type: what was fp32 is exactly half of it in 16 bits. Exit code 1 if anything is off.
+ * roundings of the level's type (see gates). One rank then makes its gradient infinite: every rank skips, and the scale is one again on
+ * all. Bytes of collectives are counted by element type: what was fp32 is exactly half of it in 16 bits. Exit code 1 if anything is off.
  */
 #include "comm_tap.h"
 #include "embed.h"
@@ -171,10 +171,8 @@ static void overflow_one_rank(rig *r, const level *l, ordo_embed *embed, watch *
 
 static void train(rig *r, const level *l, int alone, int micro, run *out)
 {
-  const ordo_plan_request request = {.struct_size = sizeof request,
-                                     .strategy = alone ? NULL : r->strategy,
-                                     .precision = l->precision,
-                                     .ranks = alone ? 1 : r->comm->size};
+  const ordo_plan_request request = {
+      .struct_size = sizeof request, .strategy = alone ? NULL : r->strategy, .precision = l->precision, .ranks = alone ? 1 : r->comm->size};
   watch w = {0};
   const ordo_comm_observer observer = {&w, begin, end};
   ordo_comm_provider *tap = alone ? NULL : ordo_comm_tap_new(r->comm, &observer);
@@ -235,17 +233,17 @@ static void compare(rig *r, const level *l, const run *one, const run *many, int
   check(r, many->loss[STEPS - 1] < 0.95 * many->loss[0], l->name, "falls", many->loss[STEPS - 1] / many->loss[0], 0.95);
 }
 
-/* On data axes, elements that travel as fp32 at O0 travel in the level's type: with fp32 norms the counts of both add up, without them it is
- * half. Where weights and gradients stay fp32 nothing changes. What tp sums and gathers are activations, which are fp32 at every level; of
- * gradients only those of norms (sequence parallel), in the norm's type. */
+/* On data axes, elements that travel as fp32 at O0 travel in the level's type: with fp32 norms the counts of both add up, without them it
+ * is half. Where weights and gradients stay fp32 nothing changes. What tp sums and gathers are activations, which are fp32 at every level;
+ * of gradients only those of norms (sequence parallel), in the norm's type. */
 static void check_bytes(rig *r, const level *l, const run *whole, const run *many)
 {
   const double *data = many->bytes[0], *tp = many->bytes[1];
   const int splits = strstr(r->strategy, "tp") != NULL, alone = splits && strchr(r->strategy, '+') == NULL;
   if (r->comm->size == 1)
     return;
-  check(r, 2.0 * data[1] + data[0] == whole->bytes[0][0] && (l->stores == 4 || alone ? data[1] == 0.0 : data[1] > data[0]), l->name, "bytes",
-        2.0 * data[1] + data[0], whole->bytes[0][0]);
+  check(r, 2.0 * data[1] + data[0] == whole->bytes[0][0] && (l->stores == 4 || alone ? data[1] == 0.0 : data[1] > data[0]), l->name,
+        "bytes", 2.0 * data[1] + data[0], whole->bytes[0][0]);
   check(r, 2.0 * tp[1] + tp[0] == whole->bytes[1][0] && (tp[0] > 0.0) == splits && (l->norms == 2 || tp[1] == 0.0), l->name, "bytes of tp",
         2.0 * tp[1] + tp[0], whole->bytes[1][0]);
   if (l->norms == 2)
