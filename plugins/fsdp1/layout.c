@@ -12,10 +12,7 @@
 
 static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
 {
-  for (uint32_t p = 0; p < leaf->n_params; p++)
-    if (sharding_pattern_find(self->options.ignored, 0, leaf->params[p]->name) != 0)
-      return 1;
-  return 0;
+  return sharding_pattern_finds_leaf(self->options.ignored, leaf);
 }
 
 static ordo_status assign_units(fsdp1 *self)
@@ -36,7 +33,7 @@ static ordo_status check_ties(const fsdp1 *self, const ordo_leaf *leaf)
   const uint32_t flat = self->flat_of_unit[leaf->params[0]->unit];
   for (uint32_t p = 1; p < leaf->n_params; p++)
     if (self->flat_of_unit[leaf->params[p]->unit] != flat)
-      return fsdp1_fail(
+      return sharding_fail(
           self->job, ORDO_E_INVALID, "wrap both units together (units=list with one pattern for both), or leave both in the root",
           "parameters '%s' and '%s' share storage, but the wrap policy puts unit '%s' and unit '%s' into different flat parameters",
           leaf->params[0]->name, leaf->params[p]->name, self->job->model->units[leaf->params[0]->unit]->name,
@@ -47,17 +44,17 @@ static ordo_status check_ties(const fsdp1 *self, const ordo_leaf *leaf)
 static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
 {
   if (leaf->n_params == 0 || leaf->placement->n_chunks != 1)
-    return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; on two axes use tp=N+fsdp1 or ddp=N+fsdp1",
-                      "leaf '%s' is no whole parameter: the model was wrapped by another strategy before", leaf->name);
+    return sharding_fail(self->job, ORDO_E_STATE, "shard a model once; on two axes use tp=N+fsdp1 or ddp=N+fsdp1",
+                         "leaf '%s' is no whole parameter: the model was wrapped by another strategy before", leaf->name);
   for (uint32_t a = 0; a < self->job->mesh->n_axes; a++)
     if (self->job->mesh->axes[a]->kind == ORDO_AXIS_DATA && leaf->placement->data[a] != ORDO_REPLICATE)
-      return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
-                        "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
+      return sharding_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
+                           "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
   if (leaf->opaque != NULL || !sharding_is_float(leaf->dtype) || !sharding_is_float(leaf->grad_dtype))
-    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
-                      "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
-                      leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
-                      sharding_dtype_name(leaf->grad_dtype));
+    return sharding_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
+                         "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
+                         leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
+                         sharding_dtype_name(leaf->grad_dtype));
   return check_ties(self, leaf);
 }
 
@@ -72,7 +69,8 @@ static uint32_t type_of(const fsdp1 *self, const ordo_leaf *leaf)
     if (!seen && one->dtype == leaf->dtype && one->grad_dtype == leaf->grad_dtype)
       return n;
     for (uint32_t k = 0; k < i && !seen; k++)
-      seen = !is_ignored(self, model->leaves[k]) && model->leaves[k]->dtype == one->dtype && model->leaves[k]->grad_dtype == one->grad_dtype;
+      seen =
+          !is_ignored(self, model->leaves[k]) && model->leaves[k]->dtype == one->dtype && model->leaves[k]->grad_dtype == one->grad_dtype;
     n += !seen;
   }
   return n;
@@ -110,12 +108,12 @@ static ordo_status check_uniform(const fsdp1 *self)
       if (is_ignored(self, a) || is_ignored(self, b) || flat_of_leaf(self, a) != flat_of_leaf(self, b) || !fsdp1_same_placement(a, b))
         continue;
       if ((a->flags ^ b->flags) & ORDO_PARAM_REQUIRES_GRAD)
-        return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
-                          "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
+        return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
+                             "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
       if ((a->flags ^ b->flags) & ORDO_PARAM_DECAY)
-        return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
-                          "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
-                          b->name);
+        return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
+                             "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
+                             b->name);
       break;
     }
   return ORDO_OK;
@@ -225,8 +223,11 @@ static void name_flat(fsdp1 *self, uint32_t index)
   for (uint32_t u = 0; u < model->n_units && unit == NULL; u++)
     if (self->flat_of_unit[u] == policy)
       unit = model->units[u]->name;
-  snprintf(flat->name, sizeof flat->name, "%.100s%sflat_param%s%s", policy == 0 ? "" : unit != NULL ? unit : "?", policy == 0 ? "" : ".",
-           index >= self->n_policy ? "." : "", index >= self->n_policy ? sharding_dtype_name(flat->dtype) : "");
+  snprintf(flat->name, sizeof flat->name, "%.100s%sflat_param%s%s",
+           policy == 0    ? ""
+           : unit != NULL ? unit
+                          : "?",
+           policy == 0 ? "" : ".", index >= self->n_policy ? "." : "", index >= self->n_policy ? sharding_dtype_name(flat->dtype) : "");
 }
 
 static ordo_status check_model(const fsdp1 *self)
@@ -267,8 +268,8 @@ ordo_status fsdp1_layout_make(fsdp1 *self)
     name_flat(self, f);
   }
   if (status == ORDO_OK && self->n_items == 0)
-    status = fsdp1_fail(self->job, ORDO_E_INVALID, "leave fsdp1 out for this model, or ignore less",
-                        "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", model->name);
+    status = sharding_fail(self->job, ORDO_E_INVALID, "leave fsdp1 out for this model, or ignore less",
+                           "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", model->name);
   return status;
 }
 
