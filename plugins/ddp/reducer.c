@@ -156,6 +156,15 @@ static ordo_status select_hook(ddp_reducer *reducer)
   return ORDO_OK;
 }
 
+/* The account takes memory of a communicator for communication; buckets are where the gradients are. */
+static void count_as_gradients(const ddp_reducer *reducer, int64_t bytes)
+{
+  if (!ORDO_CAN(reducer->job, ordo_job, count_memory))
+    return;
+  reducer->job->count_memory(reducer->job->ctx, -bytes, ORDO_MEM_COMM);
+  reducer->job->count_memory(reducer->job->ctx, bytes, ORDO_MEM_GRADIENTS);
+}
+
 static ordo_status allocate(ddp_reducer *reducer)
 {
   const uint32_t n = reducer->slots.n;
@@ -172,7 +181,13 @@ static ordo_status allocate(ddp_reducer *reducer)
     return ORDO_E_NOMEM;
   /* Room for the worst case of one bucket per slot, so that a rebuilt layout always fits. */
   reducer->memory_bytes = bytes > 0 ? bytes + (int64_t)n * ALIGNMENT : 0;
-  return bytes > 0 ? reducer->comm->alloc(reducer->comm->ctx, (size_t)reducer->memory_bytes, &reducer->memory) : ORDO_OK;
+  if (bytes == 0)
+    return ORDO_OK;
+  count_as_gradients(reducer, reducer->memory_bytes); /* before alloc counts it, so that no peak has it twice */
+  ordo_status status = reducer->comm->alloc(reducer->comm->ctx, (size_t)reducer->memory_bytes, &reducer->memory);
+  if (status != ORDO_OK)
+    count_as_gradients(reducer, -reducer->memory_bytes);
+  return status;
 }
 
 ordo_status ddp_reducer_create(const ddp *owner, ddp_reducer **result)
@@ -216,8 +231,10 @@ void ddp_reducer_destroy(ddp_reducer *reducer)
     ddp_slots_clear(&reducer->slots);
   if (reducer->hook_is_ours)
     reducer->hook->destroy(reducer->hook_instance);
-  if (reducer->memory != NULL)
+  if (reducer->memory != NULL) {
     reducer->comm->free(reducer->comm->ctx, reducer->memory);
+    count_as_gradients(reducer, -reducer->memory_bytes);
+  }
   ddp_free(job, reducer->buckets);
   ddp_free(job, reducer->order);
   ddp_free(job, reducer->observed);

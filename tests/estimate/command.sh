@@ -60,9 +60,10 @@ name = fsdp2
 peak = false
 progress = none
 END
-$ordo plan --estimate "$dir/run.ini" --json --ranks-shown 0 >"$dir/json" 2>"$dir/err" || fail "a configuration file: $(cat "$dir/err")"
-$ordo train "$dir/run.ini" >"$dir/out" 2>&1 || fail "train: $(cat "$dir/out")"
-python3 - "$dir/json" "$dir/run/summary.json" <<'END' || fail "the run of a file and its estimate"
+compare() { # [options]: the estimate of the file and its run, by tag, on rank 0
+  $ordo plan --estimate "$dir/run.ini" --json --ranks-shown 0 "$@" >"$dir/json" 2>"$dir/err" || fail "a configuration file $*: $(cat "$dir/err")"
+  $ordo train "$dir/run.ini" --overwrite "$@" >"$dir/out" 2>&1 || fail "train $*: $(cat "$dir/out")"
+  python3 - "$dir/json" "$dir/run/summary.json" <<'END' || fail "the run of a file and its estimate $*"
 import json, sys
 estimate, run = json.load(open(sys.argv[1])), json.load(open(sys.argv[2]))
 assert estimate["plan"]["digest"] == run["plan_digest"]
@@ -71,6 +72,17 @@ for tag in dry:
     print("%-12s %10d measured %10d estimated" % (tag, real[tag], dry[tag]))
     assert abs(dry[tag] - real[tag]) <= 0.05 * real[tag], tag
 END
+}
+weights() { sed -n 's/.*"peak_bytes":{"weights":\([0-9]*\).*/\1/p' "$dir/run/summary.json"; }
+if $ordo list | grep -q '^apex_amp '; then
+  compare --precision apex_amp:O0
+  whole=$(weights)
+  for level in O2 O5; do
+    compare --precision "apex_amp:$level"
+    [ "$(weights)" -lt "$whole" ] || fail "$level: weights take $(weights) bytes, in fp32 $whole"
+  done
+fi
+compare
 # The model of the run, without its weights, as a directory and as its description alone.
 rm "$dir/run/model/model.safetensors"
 $ordo plan --estimate --world 2 -s ddp --model "$dir/run/model" --train.seq_len 16 >"$dir/a" || fail "a directory without weights"

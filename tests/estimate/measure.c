@@ -1,6 +1,6 @@
 /* measure.c - an estimate against the job that it is of: every rank trains for real, then estimates itself, and compares.
  *
- * mpirun -n N ordo-measure --strategy E [--kv-heads N] [--no-decay] [--print]
+ * mpirun -n N ordo-measure --strategy E [--precision P] [--kv-heads N] [--no-decay] [--print]
  *
  * Calls and payload must be equal for every axis, kind and phase, memory must be equal for every tag, and leaves must have the same shapes:
  * the same code allocates and sends in both, so there is nothing to tolerate. The variants are what changes messages and memory:
@@ -207,6 +207,7 @@ int main(int argc, char **argv)
     request.strategy = strcmp(argv[i], "--strategy") == 0 && i + 1 < argc ? argv[++i] : request.strategy;
     if (strcmp(argv[i], "--kv-heads") == 0 && i + 1 < argc)
       grouped.kv_heads = atoi(argv[++i]);
+    request.precision = strcmp(argv[i], "--precision") == 0 && i + 1 < argc ? argv[++i] : request.precision;
     r.print |= strcmp(argv[i], "--print") == 0;
     r.decay = strcmp(argv[i], "--no-decay") == 0 ? 0.0 : r.decay;
   }

@@ -41,11 +41,11 @@ typedef struct run {
   double loss[STEPS];
   float *before, *first, *weights; /* at the start, after the first step, at the end */
   int64_t n;
-  double bytes[2]; /* of collectives in the last step: fp32 elements, 16-bit elements */
+  double bytes[2][2]; /* of collectives in the last step: of data axes, of tp; fp32 elements, 16-bit elements */
 } run;
 
 typedef struct watch {
-  double bytes[2];
+  double bytes[2][2];
   int armed; /* the next gradient that this rank sends is infinite */
 } watch;
 
@@ -79,9 +79,8 @@ static uint64_t begin(void *ctx, const char *comm, const ordo_comm *ranks, const
   watch *w = ctx;
   const int low = c->dtype == ORDO_F16 || c->dtype == ORDO_BF16;
   const int sums = c->kind == ORDO_ALL_REDUCE || c->kind == ORDO_REDUCE_SCATTER;
-  (void)comm;
   if (ranks->size > 1 && (c->dtype == ORDO_F32 || low))
-    w->bytes[low] += (double)ordo_comm_tap_bytes(ranks, c);
+    w->bytes[strcmp(comm, "tp") == 0][low] += (double)ordo_comm_tap_bytes(ranks, c);
   if (w->armed && sums && (low || c->dtype == ORDO_F32)) {
     void *first = (char *)(uintptr_t)c->send + (c->n_pieces > 0 ? (size_t)c->pieces->full_offset * ordo_dtype_size(c->dtype) : 0);
     if (c->dtype == ORDO_F32)
@@ -234,15 +233,21 @@ static void compare(rig *r, const level *l, const run *one, const run *many, int
   check(r, many->loss[STEPS - 1] < 0.95 * many->loss[0], l->name, "falls", many->loss[STEPS - 1] / many->loss[0], 0.95);
 }
 
-/* Elements that travel as fp32 at O0 travel in the level's type: with fp32 norms the counts of both add up, without them it is half. */
+/* On data axes, elements that travel as fp32 at O0 travel in the level's type: with fp32 norms the counts of both add up, without them it
+ * is half. Where weights and gradients stay fp32 nothing changes. What tp sums and gathers are activations, which are fp32 at every level;
+ * of gradients only those of norms (sequence parallel), in the norm's type. */
 static void check_bytes(rig *r, const level *l, const run *whole, const run *many)
 {
-  if (l->stores == 4 || r->comm->size == 1 || strstr(r->strategy, "tp")) /* activations of tp are fp32 */
+  const double *data = many->bytes[0], *tp = many->bytes[1];
+  const int splits = strstr(r->strategy, "tp") != NULL, alone = splits && strchr(r->strategy, '+') == NULL;
+  if (r->comm->size == 1)
     return;
-  check(r, 2.0 * many->bytes[1] + many->bytes[0] == whole->bytes[0] && many->bytes[1] > many->bytes[0], l->name, "bytes",
-        2.0 * many->bytes[1] + many->bytes[0], whole->bytes[0]);
+  check(r, 2.0 * data[1] + data[0] == whole->bytes[0][0] && (l->stores == 4 || alone ? data[1] == 0.0 : data[1] > data[0]), l->name,
+        "bytes", 2.0 * data[1] + data[0], whole->bytes[0][0]);
+  check(r, 2.0 * tp[1] + tp[0] == whole->bytes[1][0] && (tp[0] > 0.0) == splits && (l->norms == 2 || tp[1] == 0.0), l->name, "bytes of tp",
+        2.0 * tp[1] + tp[0], whole->bytes[1][0]);
   if (l->norms == 2)
-    check(r, many->bytes[0] == 0.0, l->name, "bytes of fp32", many->bytes[0], 0.0);
+    check(r, data[0] == 0.0, l->name, "bytes of fp32", data[0], 0.0);
 }
 
 static void run_clear(run *a)
