@@ -20,12 +20,12 @@ struct kernels_adamw {
  * shapes as there. "in": rounded before it is used, and stored so unless said otherwise; "out": the result is rounded. */
 struct kernels_rounded {
   void (*round_rows)(size_t rows, size_t columns, size_t stride, float *x); /* in place */
-  void (*add)(size_t n, const float *x, const float *delta, float *sum);    /* in: delta (stays as it is) */
+  void (*add)(size_t n, const float *x, float *delta, float *sum);          /* in: delta (may stay as it is) */
   void (*scale)(size_t n, float factor, float *x);                          /* out: x */
   void (*rms_forward)(size_t rows, size_t columns, const float *x, const float *weight, float eps, float *y, float *inv); /* out: y */
-  /* in: delta (stays as it is), out: y */
-  void (*add_rms_forward)(size_t rows, size_t columns, const float *x, const float *delta, float *sum, const float *weight, float eps,
-                          float *y, float *inv);
+  /* in: delta (may stay as it is), out: y */
+  void (*add_rms_forward)(size_t rows, size_t columns, const float *x, float *delta, float *sum, const float *weight, float eps, float *y,
+                          float *inv);
   void (*rms_apply)(size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *y); /* out: y */
   /* in: dy */
   void (*rms_backward)(size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *dy, float *dx,

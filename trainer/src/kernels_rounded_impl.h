@@ -16,7 +16,7 @@ static void ROUNDED(round_rows)(size_t rows, size_t columns, size_t stride, floa
   }
 }
 
-static void ROUNDED(add)(size_t n, const float *x, const float *delta, float *sum)
+static void ROUNDED(add)(size_t n, const float *x, float *delta, float *sum)
 {
 #pragma omp simd
   for (size_t i = 0; i < n; i++)
@@ -37,8 +37,8 @@ static void ROUNDED(rms_forward)(size_t rows, size_t columns, const float *x, co
   }
 }
 
-static void ROUNDED(add_rms_forward)(size_t rows, size_t columns, const float *x, const float *delta, float *sum, const float *weight,
-                                     float eps, float *y, float *inv)
+static void ROUNDED(add_rms_forward)(size_t rows, size_t columns, const float *x, float *delta, float *sum, const float *weight, float eps,
+                                     float *y, float *inv)
 {
   for (size_t r = 0; r < rows; r++) {
     const float *xr = x + r * columns;
@@ -188,20 +188,3 @@ static float ROUNDED(exp_sum)(size_t n, float *x, float *max)
   *max = ROUNDED(row_max)(n, x);
   return exp_shifted(n, 1.0f, *max, x);
 }
-
-static const struct kernels_rounded ROUNDED(kernels) = {
-    .round_rows = ROUNDED(round_rows),
-    .add = ROUNDED(add),
-    .scale = ROUNDED(scale),
-    .rms_forward = ROUNDED(rms_forward),
-    .add_rms_forward = ROUNDED(add_rms_forward),
-    .rms_apply = ROUNDED(rms_apply),
-    .rms_backward = ROUNDED(rms_backward),
-    .rope = ROUNDED(rope),
-    .swiglu_forward = ROUNDED(swiglu_forward),
-    .swiglu_backward = ROUNDED(swiglu_backward),
-    .softmax_causal = ROUNDED(softmax_causal),
-    .softmax_again = ROUNDED(softmax_again),
-    .softmax_backward = ROUNDED(softmax_backward),
-    .exp_sum = ROUNDED(exp_sum),
-};
