@@ -71,15 +71,6 @@ static float rms_inverse(size_t columns, float sum, float eps)
   return 1.0f / sqrtf(sum / (float)columns + eps);
 }
 
-static float row_squares(size_t columns, const float *x)
-{
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (size_t i = 0; i < columns; i++)
-    sum += x[i] * x[i];
-  return sum;
-}
-
 static void rms_apply_row(size_t columns, const float *restrict x, const float *restrict weight, float inv, float *restrict y)
 {
   for (size_t i = 0; i < columns; i++)
@@ -89,8 +80,13 @@ static void rms_apply_row(size_t columns, const float *restrict x, const float *
 static void rms_forward(size_t rows, size_t columns, const float *x, const float *weight, float eps, float *y, float *inv)
 {
   for (size_t r = 0; r < rows; r++) {
-    inv[r] = rms_inverse(columns, row_squares(columns, x + r * columns), eps);
-    rms_apply_row(columns, x + r * columns, weight, inv[r], y + r * columns);
+    const float *xr = x + r * columns;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < columns; i++)
+      sum += xr[i] * xr[i];
+    inv[r] = rms_inverse(columns, sum, eps);
+    rms_apply_row(columns, xr, weight, inv[r], y + r * columns);
   }
 }
 
@@ -119,30 +115,28 @@ static void rms_apply(size_t rows, size_t columns, const float *x, const float *
     rms_apply_row(columns, x + r * columns, weight, inv[r], y + r * columns);
 }
 
-/* With y = x inv w and inv = (mean(x^2) + eps)^(-1/2):  dx = inv * (dy w - x * inv^2 * mean(dy w x)),  dw = sum over rows of dy x inv.
- * dot = sum of dy w x. */
-static void rms_backward_row(size_t columns, const float *restrict x, const float *restrict weight, float inv, const float *restrict dy,
-                             float dot, float *restrict dx, float *restrict dweight)
-{
-  float pull = dot * inv * inv / (float)columns;
-  for (size_t i = 0; i < columns; i++)
-    dx[i] += inv * (dy[i] * weight[i] - x[i] * pull);
-  for (size_t i = 0; dweight != NULL && i < columns; i++)
-    dweight[i] += dy[i] * x[i] * inv;
-}
-
+/* With y = x inv w and inv = (mean(x^2) + eps)^(-1/2):  dx = inv * (dy w - x * inv^2 * mean(dy w x)),  dw = sum over rows of dy x inv. */
 static void rms_backward(size_t rows, size_t columns, const float *x, const float *weight, const float *inv, const float *dy, float *dx,
                          float *dweight)
 {
   for (size_t r = 0; r < rows; r++) {
     const float *restrict xr = x + r * columns;
     const float *restrict gr = dy + r * columns;
+    float *restrict out = dx + r * columns;
     const float *restrict w = weight;
+    float scale_row = inv[r];
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
     for (size_t i = 0; i < columns; i++)
       dot += gr[i] * w[i] * xr[i];
-    rms_backward_row(columns, xr, weight, inv[r], gr, dot, dx + r * columns, dweight);
+    float pull = dot * scale_row * scale_row / (float)columns;
+    for (size_t i = 0; i < columns; i++)
+      out[i] += scale_row * (gr[i] * w[i] - xr[i] * pull);
+    if (dweight == NULL)
+      continue;
+    float *restrict dw = dweight;
+    for (size_t i = 0; i < columns; i++)
+      dw[i] += gr[i] * xr[i] * scale_row;
   }
 }
 

@@ -3,7 +3,8 @@
  * It is included by kernels_impl.c alone, twice per instruction set: ROUND(x) is one value rounded to the format and ROUNDED(name) a name
  * of its own. Each function computes, to the bit, what the kernel of that name does between two passes of round_bf16 or round_f16; what it
  * saves is those passes: results of products come from beyond the second cache, and whoever reads them first waits for it.
- * Where a value is needed rounded and not rounded, it is rounded last.
+ * Where a value is needed rounded and not rounded, it is rounded last. Sums over a row are left to the plain kernel, a row at a time: in a
+ * loop with more in it the compiler may add in another order.
  */
 
 static void ROUNDED(round_rows)(size_t rows, size_t columns, size_t stride, float *x)
@@ -23,17 +24,11 @@ static void ROUNDED(add)(size_t n, const float *x, float *delta, float *sum)
     sum[i] = x[i] + ROUND(delta[i]);
 }
 
-static void ROUNDED(rms_apply_row)(size_t columns, const float *restrict x, const float *restrict weight, float inv, float *restrict y)
-{
-  for (size_t i = 0; i < columns; i++)
-    y[i] = ROUND(x[i] * inv * weight[i]);
-}
-
 static void ROUNDED(rms_forward)(size_t rows, size_t columns, const float *x, const float *weight, float eps, float *y, float *inv)
 {
   for (size_t r = 0; r < rows; r++) {
-    inv[r] = rms_inverse(columns, row_squares(columns, x + r * columns), eps);
-    ROUNDED(rms_apply_row)(columns, x + r * columns, weight, inv[r], y + r * columns);
+    rms_forward(1, columns, x + r * columns, weight, eps, y + r * columns, inv + r);
+    ROUNDED(round_rows)(1, columns, columns, y + r * columns);
   }
 }
 
@@ -41,42 +36,31 @@ static void ROUNDED(add_rms_forward)(size_t rows, size_t columns, const float *x
                                      float *y, float *inv)
 {
   for (size_t r = 0; r < rows; r++) {
-    const float *xr = x + r * columns;
-    const float *dr = delta + r * columns;
-    float *out = sum + r * columns;
-    float squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (size_t i = 0; i < columns; i++) {
-      float value = xr[i] + ROUND(dr[i]);
-      out[i] = value;
-      squares += value * value;
-    }
-    inv[r] = rms_inverse(columns, squares, eps);
-    ROUNDED(rms_apply_row)(columns, out, weight, inv[r], y + r * columns);
+    size_t at = r * columns;
+    ROUNDED(round_rows)(1, columns, columns, delta + at);
+    add_rms_forward(1, columns, x + at, delta + at, sum + at, weight, eps, y + at, inv + r);
+    ROUNDED(round_rows)(1, columns, columns, y + at);
   }
 }
 
 static void ROUNDED(rms_apply)(size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *y)
 {
-  for (size_t r = 0; r < rows; r++)
-    ROUNDED(rms_apply_row)(columns, x + r * columns, weight, inv[r], y + r * columns);
+  for (size_t r = 0; r < rows; r++) {
+    const float *restrict xr = x + r * columns;
+    float *restrict out = y + r * columns;
+    float scale_row = inv[r];
+    for (size_t i = 0; i < columns; i++)
+      out[i] = ROUND(xr[i] * scale_row * weight[i]);
+  }
 }
 
 static void ROUNDED(rms_backward)(size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *dy, float *dx,
                                   float *dweight)
 {
   for (size_t r = 0; r < rows; r++) {
-    const float *restrict xr = x + r * columns;
-    float *restrict gr = dy + r * columns;
-    const float *restrict w = weight;
-    float dot = 0;
-#pragma omp simd reduction(+ : dot)
-    for (size_t i = 0; i < columns; i++) {
-      float g = ROUND(gr[i]);
-      gr[i] = g;
-      dot += g * w[i] * xr[i];
-    }
-    rms_backward_row(columns, xr, weight, inv[r], gr, dot, dx + r * columns, dweight);
+    size_t at = r * columns;
+    ROUNDED(round_rows)(1, columns, columns, dy + at);
+    rms_backward(1, columns, x + at, weight, inv + r, dy + at, dx + at, dweight);
   }
 }
 
