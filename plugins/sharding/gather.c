@@ -16,7 +16,8 @@ int sharding_reshards(const sharding *s, const sharding_group *group)
 /* What is kept on purpose is bounded by nothing, so it leaves the places to the others. */
 int sharding_takes_place(const sharding *s, const sharding_group *group)
 {
-  return !s->options.replicated && group->run->head == group && !group->is_root && sharding_reshards(s, group) && group->run->reshard_after_backward != 0;
+  return !s->options.replicated && group->run->head == group && !group->is_root && sharding_reshards(s, group) &&
+         group->run->reshard_after_backward != 0;
 }
 
 uint32_t sharding_live(const sharding *s)
@@ -97,7 +98,7 @@ static ordo_status start_part(sharding *s, sharding_group *group)
 static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
 {
   struct sharding_run *run = group->run;
-  if (!exact && s->wire != NULL && group->dtype == ORDO_F32)
+  if (!exact && sharding_wire_packs(s, group))
     return sharding_wire_start(s, group);
   ordo_collective c = describe(s, group, ORDO_ALL_GATHER);
   c.send = group->shard;

@@ -11,9 +11,9 @@ enum { SHARDING_WIRE_SLOTS = 3 }; /* packed gathers in flight: two groups and th
 
 /* What runs for a group. */
 struct sharding_run {
-  sharding_group *head; /* the first group of the same units, which may be this one */
-  sharding_group *next; /* the next one of them, of another type; null: none */
-  sharding_region region; /* of a head: gathered parameters of all groups of its units */
+  sharding_group *head;           /* the first group of the same units, which may be this one */
+  sharding_group *next;           /* the next one of them, of another type; null: none */
+  sharding_region region;         /* of a head: gathered parameters of all groups of its units */
   ordo_comm_piece *gather_pieces; /* null: one range in rank order */
   ordo_comm_piece *reduce_pieces;
   uint32_t n_reduce_pieces;
@@ -121,8 +121,6 @@ ORDO_INLINE int sharding_narrows(const sharding *s, const sharding_group *group)
 }
 
 /* groups.c */
-void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
-void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);
 ordo_status sharding_reserve_accumulation(sharding *s);
@@ -130,6 +128,11 @@ ordo_status sharding_reserve_accumulation(sharding *s);
 ordo_status sharding_each(sharding *s, sharding_group *head, ordo_status (*call)(sharding *s, sharding_group *group));
 
 /* wire.c */
+/* The precision plugin packs what the group sends. Flat parameters have no leaf whose type it could be told, so only fp32 ones are packed.
+ */
+int sharding_wire_packs(const sharding *s, const sharding_group *group);
+/* Says in the log which groups travel as they are although there is a plugin that packs. */
+void sharding_wire_report(const sharding *s);
 ordo_status sharding_wire_start(sharding *s, sharding_group *group);
 /* Unpacks what has `arrived`, and frees the slot. */
 ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived);

@@ -28,9 +28,15 @@ typedef struct sharding_policy_error {
 /* Number of the pattern of `patterns` (joined with ',') that matches `name`, from 1, and looks after the first `skip` ones; 0: none. */
 uint32_t sharding_pattern_find(const char *patterns, uint32_t skip, const char *name);
 uint32_t sharding_pattern_count(const char *patterns);
+/* Whether one of `patterns` matches a parameter of the leaf. */
+int sharding_pattern_finds_leaf(const char *patterns, const ordo_leaf *leaf);
 
 /* Writes group[unit] for every unit of the model, 0 for the root, others from 1 in order of execution. Returns the number of groups, the
  * root included, or 0 after an error, which *error describes. */
 uint32_t sharding_units_assign(const sharding_policy *policy, const ordo_model *model, uint32_t *group, sharding_policy_error *error);
+
+/* Members of groups as chains, so that going through all groups looks at each of `n` items once: a model has tens of thousands.
+ * `group`: [n], UINT32_MAX for an item of none. Fills first [n_groups] and next [n] in ascending order; UINT32_MAX ends a chain. */
+void sharding_chain(const uint32_t *group, uint32_t n, uint32_t n_groups, uint32_t *first, uint32_t *next);
 
 #endif
