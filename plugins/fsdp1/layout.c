@@ -69,8 +69,7 @@ static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
   if (leaf->opaque != NULL || !sharding_is_float(leaf->dtype) || !sharding_is_float(leaf->grad_dtype))
     return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
                       "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
-                      leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
-                      sharding_dtype_name(leaf->grad_dtype));
+                      leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype), sharding_dtype_name(leaf->grad_dtype));
   return check_ties(self, leaf);
 }
 
@@ -144,7 +143,8 @@ static ordo_status check_alike(const fsdp1 *self, const ordo_leaf *a, const ordo
     return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
                       "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
   return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
-                    "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name, b->name);
+                    "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
+                    b->name);
 }
 
 static void add_item(fsdp1 *self, const ordo_leaf *leaf, uint32_t flat)
@@ -255,8 +255,11 @@ static void name_flat(fsdp1 *self, uint32_t index)
   fsdp1_flat_param *flat = &self->flats[index];
   const uint32_t first = self->first_unit[policy];
   const char *unit = first != UINT32_MAX ? model->units[first]->name : NULL;
-  snprintf(flat->name, sizeof flat->name, "%.100s%sflat_param%s%s", policy == 0 ? "" : unit != NULL ? unit : "?", policy == 0 ? "" : ".",
-           index >= self->n_policy ? "." : "", index >= self->n_policy ? sharding_dtype_name(flat->dtype) : "");
+  snprintf(flat->name, sizeof flat->name, "%.100s%sflat_param%s%s",
+           policy == 0    ? ""
+           : unit != NULL ? unit
+                          : "?",
+           policy == 0 ? "" : ".", index >= self->n_policy ? "." : "", index >= self->n_policy ? sharding_dtype_name(flat->dtype) : "");
 }
 
 static ordo_status check_model(const fsdp1 *self)

@@ -25,14 +25,15 @@ static ordo_status make_groups(fsdp2 *self)
   };
   sharding_group_spec *specs = fsdp2_alloc(job, self->n_groups, sizeof *specs, ORDO_MEM_OTHER);
   sharding_piece *pieces = fsdp2_alloc(job, self->n_shards, sizeof *pieces, ORDO_MEM_OTHER);
-  uint32_t *units = fsdp2_alloc(job, (uint64_t)n_units * (self->n_groups / self->n_policy), sizeof *units, ORDO_MEM_OTHER), n = 0, piece = 0, used = 0;
+  uint32_t *units = fsdp2_alloc(job, (uint64_t)n_units * (self->n_groups / self->n_policy), sizeof *units, ORDO_MEM_OTHER), n = 0,
+           piece = 0, used = 0;
   ordo_status status = specs != NULL && pieces != NULL && units != NULL ? ORDO_OK : ORDO_E_NOMEM;
   for (uint32_t g = 0; status == ORDO_OK && g < self->n_groups; g++) {
     const fsdp2_group *group = &self->groups[g];
     if (group->n_pieces == 0)
       continue;
-    specs[n] = (sharding_group_spec){group->name,     units + used, 0, g % self->n_policy == 0, pieces + piece,
-                                     group->n_pieces, group->dtype, group->grad_dtype};
+    specs[n] = (sharding_group_spec){group->name,  units + used,     0, g % self->n_policy == 0, pieces + piece, group->n_pieces,
+                                     group->dtype, group->grad_dtype};
     for (uint32_t u = self->first_unit[g % self->n_policy]; u != UINT32_MAX; u = self->next_unit[u])
       units[used + specs[n].n_units++] = u;
     used += specs[n++].n_units;
