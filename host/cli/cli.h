@@ -56,8 +56,6 @@ int cli_fail(const ordo_cli *cli, ordo_status status);
 int cli_exit_code(ordo_status status);
 /* Writes text to standard output, a line end added if it lacks one. */
 void cli_print(const char *text);
-/* `text` as a JSON string with quotes; null becomes null. */
-void cli_json_string(GString *json, const char *text);
 /* `"key": "text"`, with a comma before it unless it is the first member. */
 void cli_json_member(GString *json, const char *key, const char *text);
 /* Escape sequences, empty without colour. */

@@ -4,8 +4,8 @@
  * code, and bury the error that the rank itself printed. This filter passes everything else through as it comes (a line that is not
  * finished too, so that progress shows), keeps those paragraphs back and reads the facts from them; the launcher then says it in one error.
  * What one rank has said another does not say again: the first to report an error ends the others, but on a busy machine a second one may
- * be as fast. A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between them, so
- * one is given time to close before it is passed on.
+ * be as fast. A paragraph that is not known is passed through unchanged. A busy machine may write a paragraph in pieces with pauses between
+ * them, so one is given time to close before it is passed on.
  */
 #include "cli.h"
 
@@ -160,7 +160,7 @@ static gboolean is_error(const char *line)
   return g_str_has_prefix(line, "error E-") || g_str_has_prefix(line, "\033[1;31merror\033[0m E-");
 }
 
-/* "error E-CODE: what (rank 2)": TRUE if another rank has printed that code. Errors that name no rank are never repeated. */
+/* TRUE if the line ends with its rank, and another rank has printed its code. Errors that name no rank are never repeated. */
 static gboolean is_said(cli_noise *noise, const char *line)
 {
   const char *code = strstr(line, "E-"), *rank = g_strrstr(line, " (rank ");

@@ -120,7 +120,8 @@ void cli_print(const char *text)
     fputc('\n', stdout);
 }
 
-void cli_json_string(GString *json, const char *text)
+/* `text` as a JSON string with quotes; null becomes null. */
+static void json_string(GString *json, const char *text)
 {
   if (!text) {
     g_string_append(json, "null");
@@ -146,5 +147,5 @@ void cli_json_member(GString *json, const char *key, const char *text)
   if (json->len && json->str[json->len - 1] != '{')
     g_string_append(json, ", ");
   g_string_append_printf(json, "\"%s\": ", key);
-  cli_json_string(json, text);
+  json_string(json, text);
 }

@@ -118,7 +118,7 @@ static ordo_status report_items(const fsdp1 *self, const fsdp1_flat_param *flat,
       unused = &self->items[i];
   }
   if (used != NULL && unused != NULL)
-    return fsdp1_fail(
+    return sharding_fail(
         self->job, ORDO_E_INVARIANT, "use use_orig_params=true, or use every parameter of a unit in every step",
         "parameter '%s' got a gradient in this step and '%s' of the same flat parameter '%s' did not; one leaf cannot skip a part",
         used->param->name, unused->param->name, flat->name);

@@ -13,7 +13,6 @@
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,22 +66,12 @@ ORDO_MANIFEST(
 
 /* ---- shared helpers ---- */
 
-ordo_status fsdp1_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...)
-{
-  char text[1536];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  return job->host->fail(job->host->ctx, status, text, hint);
-}
-
 void *fsdp1_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag)
 {
   uint64_t bytes = count * size;
   void *memory = count <= SIZE_MAX / size ? job->alloc(job->ctx, bytes > 0 ? bytes : 1, tag) : NULL;
   if (memory == NULL)
-    fsdp1_fail(job, ORDO_E_NOMEM, "use more ranks or a smaller model", "fsdp1 could not get %llu bytes", (unsigned long long)bytes);
+    sharding_fail(job, ORDO_E_NOMEM, "use more ranks or a smaller model", "fsdp1 could not get %llu bytes", (unsigned long long)bytes);
   return memory;
 }
 
@@ -144,14 +133,14 @@ static ordo_status validate_precision(const fsdp1 *self)
 {
   const sharding_options *options = &self->options.sharding;
   if (options->replicated && options->param_dtype != ORDO_F32)
-    return fsdp1_fail(self->job, ORDO_E_INVALID,
-                      "use reduce_dtype for 16-bit gradients, or another sharding_strategy for 16-bit parameters",
-                      "param_dtype=%s with sharding_strategy=NO_SHARD: it is the type in which parameters are gathered, and nothing is "
-                      "gathered there",
-                      sharding_option_text(self->job, "param_dtype"));
+    return sharding_fail(self->job, ORDO_E_INVALID,
+                         "use reduce_dtype for 16-bit gradients, or another sharding_strategy for 16-bit parameters",
+                         "param_dtype=%s with sharding_strategy=NO_SHARD: it is the type in which parameters are gathered, and nothing is "
+                         "gathered there",
+                         sharding_option_text(self->job, "param_dtype"));
   if (options->predivide > 0.0 && options->reduce_dtype != ORDO_F16)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "leave predivide out, or set reduce_dtype=f16",
-                      "predivide=%g: only f16 sums can overflow; f32 and bf16 are divided once, after the sum", options->predivide);
+    return sharding_fail(self->job, ORDO_E_INVALID, "leave predivide out, or set reduce_dtype=f16",
+                         "predivide=%g: only f16 sums can overflow; f32 and bf16 are divided once, after the sum", options->predivide);
   return ORDO_OK;
 }
 
@@ -160,11 +149,11 @@ static ordo_status validate(void *instance)
   const fsdp1 *self = instance;
   const char *offload = sharding_option_text(self->job, "offload"), *directory = sharding_option_text(self->job, "offload_dir");
   if (strcmp(offload, "disk") == 0 && directory[0] == '\0')
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR with a directory on a real disk",
-                      "offload=disk without a directory");
+    return sharding_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR with a directory on a real disk",
+                         "offload=disk without a directory");
   if (strcmp(offload, "disk") != 0 && directory[0] != '\0')
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR, or leave the bare word out",
-                      "'%s' is a directory for the cold tier, but offload is '%s'", directory, offload);
+    return sharding_fail(self->job, ORDO_E_INVALID, "write fsdp1:offload=disk:DIR, or leave the bare word out",
+                         "'%s' is a directory for the cold tier, but offload is '%s'", directory, offload);
   ordo_status status = validate_precision(self);
   return status == ORDO_OK ? sharding_check_units(self->job, "fsdp1", self->options.units.kind) : status;
 }
@@ -174,8 +163,8 @@ static ordo_status validate(void *instance)
 static ordo_status create(const ordo_job *job, void **instance)
 {
   if (job->axis == NULL)
-    return fsdp1_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data",
-                      "fsdp1 was given no mesh axis");
+    return sharding_fail(job, ORDO_E_INVALID, "this is a defect of the host: the manifest says mesh_axis=data",
+                         "fsdp1 was given no mesh axis");
   fsdp1 *self = fsdp1_alloc(job, 1, sizeof *self, ORDO_MEM_OTHER);
   if (self == NULL)
     return ORDO_E_NOMEM;

@@ -73,13 +73,6 @@ typedef struct fsdp1 {
   int gathered_full;
 } fsdp1;
 
-/* Records an error with the job's host and returns `status`. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 4, 5)))
-#endif
-ordo_status
-fsdp1_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...);
-
 /* Zeroed memory of the job; null after an error was recorded. Freed with fsdp1_free. */
 void *fsdp1_alloc(const ordo_job *job, uint64_t count, size_t size, uint32_t tag);
 void fsdp1_free(const ordo_job *job, void *memory);

@@ -12,10 +12,7 @@
 
 static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
 {
-  for (uint32_t p = 0; p < leaf->n_params; p++)
-    if (sharding_pattern_find(self->options.ignored, 0, leaf->params[p]->name) != 0)
-      return 1;
-  return 0;
+  return sharding_pattern_finds_leaf(self->options.ignored, leaf);
 }
 
 /* Units of each one of the policy, chained in the order of the model, so that nobody searches them. */
@@ -49,7 +46,7 @@ static ordo_status check_ties(const fsdp1 *self, const ordo_leaf *leaf)
   const uint32_t flat = self->flat_of_unit[leaf->params[0]->unit];
   for (uint32_t p = 1; p < leaf->n_params; p++)
     if (self->flat_of_unit[leaf->params[p]->unit] != flat)
-      return fsdp1_fail(
+      return sharding_fail(
           self->job, ORDO_E_INVALID, "wrap both units together (units=list with one pattern for both), or leave both in the root",
           "parameters '%s' and '%s' share storage, but the wrap policy puts unit '%s' and unit '%s' into different flat parameters",
           leaf->params[0]->name, leaf->params[p]->name, self->job->model->units[leaf->params[0]->unit]->name,
@@ -60,16 +57,17 @@ static ordo_status check_ties(const fsdp1 *self, const ordo_leaf *leaf)
 static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
 {
   if (leaf->n_params == 0 || leaf->placement->n_chunks != 1)
-    return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; on two axes use tp=N+fsdp1 or ddp=N+fsdp1",
-                      "leaf '%s' is no whole parameter: the model was wrapped by another strategy before", leaf->name);
+    return sharding_fail(self->job, ORDO_E_STATE, "shard a model once; on two axes use tp=N+fsdp1 or ddp=N+fsdp1",
+                         "leaf '%s' is no whole parameter: the model was wrapped by another strategy before", leaf->name);
   for (uint32_t a = 0; a < self->job->mesh->n_axes; a++)
     if (self->job->mesh->axes[a]->kind == ORDO_AXIS_DATA && leaf->placement->data[a] != ORDO_REPLICATE)
-      return fsdp1_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
-                        "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
+      return sharding_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
+                           "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
   if (leaf->opaque != NULL || !sharding_is_float(leaf->dtype) || !sharding_is_float(leaf->grad_dtype))
-    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
-                      "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
-                      leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype), sharding_dtype_name(leaf->grad_dtype));
+    return sharding_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
+                         "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
+                         leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
+                         sharding_dtype_name(leaf->grad_dtype));
   return check_ties(self, leaf);
 }
 
@@ -140,11 +138,11 @@ static ordo_status check_alike(const fsdp1 *self, const ordo_leaf *a, const ordo
   if (a == NULL)
     return ORDO_OK;
   if ((a->flags ^ b->flags) & ORDO_PARAM_REQUIRES_GRAD)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
-                      "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
-  return fsdp1_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
-                    "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
-                    b->name);
+    return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
+                         "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
+  return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
+                       "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
+                       b->name);
 }
 
 static void add_item(fsdp1 *self, const ordo_leaf *leaf, uint32_t flat)
@@ -310,8 +308,8 @@ ordo_status fsdp1_layout_make(fsdp1 *self)
   if (status == ORDO_OK)
     status = check_alike(self, chains.unlike[0], chains.unlike[1]);
   if (status == ORDO_OK && self->n_items == 0)
-    status = fsdp1_fail(self->job, ORDO_E_INVALID, "leave fsdp1 out for this model, or ignore less",
-                        "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", self->job->model->name);
+    status = sharding_fail(self->job, ORDO_E_INVALID, "leave fsdp1 out for this model, or ignore less",
+                           "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", self->job->model->name);
   return status;
 }
 

@@ -106,9 +106,9 @@ static ordo_status add_chunks(const fsdp1 *self, leaf_plan *plan, ordo_leaf_spec
   held_range(self, item, &begin, &end, &at);
   int n = fsdp1_flat_chunks(&item->whole, begin, end, leaf_offset, plan->chunks + plan->n_chunks);
   if (n < 0)
-    return fsdp1_fail(self->job, ORDO_E_UNSUPPORTED, "exclude it with fsdp1:ignored=NAME",
-                      "parameter '%s' has %u dimensions and another strategy cut an inner one; flat shards cannot describe that",
-                      item->param->name, item->param->ndim);
+    return sharding_fail(self->job, ORDO_E_UNSUPPORTED, "exclude it with fsdp1:ignored=NAME",
+                         "parameter '%s' has %u dimensions and another strategy cut an inner one; flat shards cannot describe that",
+                         item->param->name, item->param->ndim);
   if (spec->placement.chunks == NULL && n > 0)
     spec->placement.chunks = plan->chunks + plan->n_chunks;
   spec->placement.n_chunks += (uint64_t)n;
@@ -309,10 +309,11 @@ static ordo_status check_optimizer(const fsdp1 *self)
   const ordo_optimizer *optimizer = self->job->optimizer(self->job->ctx);
   if (optimizer == NULL || self->options.use_orig_params)
     return ORDO_OK;
-  return fsdp1_fail(self->job, ORDO_E_STATE, "create the optimizer after strategy.wrap, as the plan orders it, or use use_orig_params=true",
-                    "optimizer '%s' was created before strategy.wrap(fsdp1) with use_orig_params=false: it holds parameters that the flat "
-                    "parameters replace, and would train nothing",
-                    optimizer->name != NULL ? optimizer->name : "?");
+  return sharding_fail(
+      self->job, ORDO_E_STATE, "create the optimizer after strategy.wrap, as the plan orders it, or use use_orig_params=true",
+      "optimizer '%s' was created before strategy.wrap(fsdp1) with use_orig_params=false: it holds parameters that the flat "
+      "parameters replace, and would train nothing",
+      optimizer->name != NULL ? optimizer->name : "?");
 }
 
 /* Replicas beside NO_SHARD would both compute into and reduce the same whole gradients, each in its own memory. */
@@ -324,21 +325,22 @@ static ordo_status check_axes(const fsdp1 *self)
     if (mesh->axes[a]->kind == ORDO_AXIS_DATA && a != self->job->axis->index)
       other = mesh->axes[a];
   if (self->options.hybrid && other == NULL)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "give the replicas an axis: ddp=2+fsdp1 keeps two copies of the shards",
-                      "sharding_strategy=HYBRID_SHARD shards on one data axis and replicates on another, and this mesh "
-                      "has only axis '%s'",
-                      self->job->axis->name);
+    return sharding_fail(self->job, ORDO_E_INVALID, "give the replicas an axis: ddp=2+fsdp1 keeps two copies of the shards",
+                         "sharding_strategy=HYBRID_SHARD shards on one data axis and replicates on another, and this mesh "
+                         "has only axis '%s'",
+                         self->job->axis->name);
   if (self->options.sharding_strategy == FSDP1_NO_SHARD && other != NULL && other->size > 1 && !self->job->eval_only)
-    return fsdp1_fail(self->job, ORDO_E_INVALID, "give NO_SHARD all data ranks (fsdp1 alone), or use HYBRID_SHARD",
-                      "sharding_strategy=NO_SHARD keeps everything whole on axis '%s', and axis '%s' would hold copies of the same",
-                      self->job->axis->name, other->name);
+    return sharding_fail(self->job, ORDO_E_INVALID, "give NO_SHARD all data ranks (fsdp1 alone), or use HYBRID_SHARD",
+                         "sharding_strategy=NO_SHARD keeps everything whole on axis '%s', and axis '%s' would hold copies of the same",
+                         self->job->axis->name, other->name);
   return ORDO_OK;
 }
 
 ordo_status fsdp1_wrap(fsdp1 *self)
 {
   if (self->sharding != NULL)
-    return fsdp1_fail(self->job, ORDO_E_STATE, "this is a defect of the host: a step runs once", "strategy.wrap(fsdp1) was called twice");
+    return sharding_fail(self->job, ORDO_E_STATE, "this is a defect of the host: a step runs once",
+                         "strategy.wrap(fsdp1) was called twice");
   ordo_status status = check_optimizer(self);
   if (status == ORDO_OK)
     status = check_axes(self);

@@ -71,7 +71,8 @@ ordo_status fsdp2_reduced(void *instance, sharding_group *group, double divided_
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const fsdp2_shard *shard = &self->shards[members[i]];
     if (shard->trainable)
-      status = report(self, members[i], sharding_at(group->grad_shard, group->grad_dtype, shard->shard_offset), divided_by, held && self->votes[members[i]]);
+      status = report(self, members[i], sharding_at(group->grad_shard, group->grad_dtype, shard->shard_offset), divided_by,
+                      held && self->votes[members[i]]);
   }
   return status;
 }

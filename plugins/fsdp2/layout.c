@@ -16,10 +16,7 @@ enum { ALIGN = 16, WORD = sizeof(float) }; /* elements: pieces begin at a cache 
 
 static int is_ignored(const fsdp2 *self, const ordo_leaf *leaf)
 {
-  for (uint32_t p = 0; p < leaf->n_params; p++)
-    if (sharding_pattern_find(self->options.ignored, 0, leaf->params[p]->name) != 0)
-      return 1;
-  return 0;
+  return sharding_pattern_finds_leaf(self->options.ignored, leaf);
 }
 
 static ordo_status assign_units(fsdp2 *self)

@@ -16,7 +16,8 @@ int sharding_reshards(const sharding *s, const sharding_group *group)
 /* What is kept on purpose is bounded by nothing, so it leaves the places to the others. */
 int sharding_takes_place(const sharding *s, const sharding_group *group)
 {
-  return !s->options.replicated && group->run->head == group && !group->is_root && sharding_reshards(s, group) && group->run->reshard_after_backward != 0;
+  return !s->options.replicated && group->run->head == group && !group->is_root && sharding_reshards(s, group) &&
+         group->run->reshard_after_backward != 0;
 }
 
 uint32_t sharding_live(const sharding *s)

@@ -25,7 +25,8 @@ static void *get(const ordo_job *job, uint64_t count, size_t size)
   return memory;
 }
 
-void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to)
+/* Memory is counted under another tag than it was allocated with. */
+static void recount(const sharding *s, int64_t bytes, uint32_t from, uint32_t to)
 {
   if (!ORDO_CAN(s->job, ordo_job, count_memory) || bytes == 0)
     return;
@@ -62,17 +63,17 @@ static ordo_status comm_alloc(sharding *s, const ordo_comm *comm, size_t bytes, 
   *memory = NULL;
   ordo_status status = comm->alloc(comm->ctx, bytes > 0 ? bytes : 1, memory);
   if (status == ORDO_OK)
-    sharding_count(s, (int64_t)bytes, ORDO_MEM_COMM, tag);
+    recount(s, (int64_t)bytes, ORDO_MEM_COMM, tag);
   return status != ORDO_E_NOMEM ? status
                                 : sharding_fail(s->job, status, "use more ranks or smaller units (units=block), or offload=disk:DIR",
                                                 "no memory for %s (%zu bytes)", what, bytes);
 }
 
-void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag)
+static void comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag)
 {
   if (memory == NULL)
     return;
-  sharding_count(s, (int64_t)bytes, tag, ORDO_MEM_COMM);
+  recount(s, (int64_t)bytes, tag, ORDO_MEM_COMM);
   (void)comm->free(comm->ctx, memory); /* a dead communicator cannot free and needs not */
 }
 
@@ -524,9 +525,9 @@ static void free_shards(sharding *s)
     sharding_cold_free(s->cold, s->grad_shard_block, s->grad_shard_bytes);
     return;
   }
-  sharding_comm_free(s, s->comm, s->shard_block, s->shard_bytes, ORDO_MEM_WEIGHTS);
+  comm_free(s, s->comm, s->shard_block, s->shard_bytes, ORDO_MEM_WEIGHTS);
   if (s->options.replicated)
-    sharding_comm_free(s, s->sum_comm, s->grad_shard_block, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
+    comm_free(s, s->sum_comm, s->grad_shard_block, s->grad_shard_bytes, ORDO_MEM_GRADIENTS);
   else
     s->job->free(s->job->ctx, s->grad_shard_block);
 }
@@ -539,13 +540,13 @@ void sharding_destroy(sharding *s)
   if (s->reduction != NULL)
     (void)s->sum_comm->wait(s->sum_comm->ctx, s->reduction);
   if (s->accumulate_block != NULL)
-    sharding_comm_free(s, s->sum_comm, s->accumulate_block, accumulation_bytes(s), ORDO_MEM_GRADIENTS);
+    comm_free(s, s->sum_comm, s->accumulate_block, accumulation_bytes(s), ORDO_MEM_GRADIENTS);
   if (s->part_block != NULL)
     (void)s->part_comm->free(s->part_comm->ctx, s->part_block);
-  sharding_comm_free(s, s->sum_comm, s->low_send, 0, ORDO_MEM_COMM);
-  sharding_comm_free(s, s->comm, s->half_block, 0, ORDO_MEM_COMM);
+  comm_free(s, s->sum_comm, s->low_send, 0, ORDO_MEM_COMM);
+  comm_free(s, s->comm, s->half_block, 0, ORDO_MEM_COMM);
   if (s->grad_block != NULL)
-    sharding_comm_free(s, s->sum_comm, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
+    comm_free(s, s->sum_comm, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
   free_shards(s);
   job->free(job->ctx, s->low_recv);
   job->free(job->ctx, s->wire_block);
@@ -562,11 +563,6 @@ void sharding_destroy(sharding *s)
   job->free(job->ctx, s);
 }
 
-uint32_t sharding_n_groups(const sharding *s)
-{
-  return s->n_groups;
-}
-
 sharding_group *sharding_group_at(sharding *s, uint32_t index)
 {
   return index < s->n_groups ? &s->groups[index] : NULL;
@@ -575,16 +571,4 @@ sharding_group *sharding_group_at(sharding *s, uint32_t index)
 sharding_group *sharding_group_of_unit(sharding *s, uint32_t unit)
 {
   return unit < s->n_units && s->group_of_unit[unit] >= 0 ? &s->groups[s->group_of_unit[unit]] : NULL;
-}
-
-struct sharding_cold *sharding_cold_of(sharding *s)
-{
-  return s->cold;
-}
-
-int64_t sharding_peak_bytes(const sharding *s)
-{
-  int64_t peak = 0;
-  (void)sharding_pool_held(s->pool, &peak);
-  return peak;
 }

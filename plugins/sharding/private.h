@@ -11,9 +11,9 @@ enum { SHARDING_WIRE_SLOTS = 3 }; /* packed gathers in flight: two groups and th
 
 /* What runs for a group. */
 struct sharding_run {
-  sharding_group *head; /* the first group of the same units, which may be this one */
-  sharding_group *next; /* the next one of them, of another type; null: none */
-  sharding_region region; /* of a head: gathered parameters of all groups of its units */
+  sharding_group *head;           /* the first group of the same units, which may be this one */
+  sharding_group *next;           /* the next one of them, of another type; null: none */
+  sharding_region region;         /* of a head: gathered parameters of all groups of its units */
   ordo_comm_piece *gather_pieces; /* null: one range in rank order */
   ordo_comm_piece *reduce_pieces;
   uint32_t n_reduce_pieces;
@@ -121,8 +121,6 @@ ORDO_INLINE int sharding_narrows(const sharding *s, const sharding_group *group)
 }
 
 /* groups.c */
-void sharding_count(const sharding *s, int64_t bytes, uint32_t from, uint32_t to);
-void sharding_comm_free(sharding *s, const ordo_comm *comm, void *memory, size_t bytes, uint32_t tag);
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);
 ordo_status sharding_reserve_accumulation(sharding *s);

@@ -133,7 +133,6 @@ ORDO_INLINE void *sharding_at(void *array, ordo_dtype dtype, int64_t index)
 {
   return array != NULL ? (char *)array + index * (int64_t)ordo_dtype_size(dtype) : NULL;
 }
-uint32_t sharding_n_groups(const sharding *s);
 sharding_group *sharding_group_at(sharding *s, uint32_t index);
 /* The first of those that hold parameters of the unit; null if there is none. */
 sharding_group *sharding_group_of_unit(sharding *s, uint32_t unit);
@@ -188,10 +187,6 @@ void sharding_grad_ready(sharding_group *group, uint32_t piece);
 ordo_status sharding_unshard(sharding *s, sharding_group *group, int wait);
 /* Shards were written from outside of a step: what is gathered (by hand) is old. Null is fine. Collective if anything is gathered. */
 ordo_status sharding_forget(sharding *s);
-
-/* The cold tier or null, and what gathered parameters took at most, in bytes. */
-struct sharding_cold *sharding_cold_of(sharding *s);
-int64_t sharding_peak_bytes(const sharding *s);
 
 /* The types that a group can have, and the name of any. */
 int sharding_is_float(ordo_dtype dtype);

@@ -34,7 +34,6 @@ struct sharding_pool {
   slot *slots;
   int32_t n_slots, room;
   uint32_t keep;
-  int64_t held, peak;
 };
 
 ordo_status sharding_fail(const ordo_job *job, ordo_status status, const char *hint, const char *format, ...)
@@ -198,8 +197,6 @@ static void hold(sharding_pool *pool, slot *s, int held)
   if (!held && pool->file >= 0 && fallocate(pool->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, s->offset, (off_t)s->bytes) != 0)
     return; /* the pages stay, and stay counted */
   s->held = held;
-  pool->held += bytes;
-  pool->peak = pool->held > pool->peak ? pool->held : pool->peak;
   if (ORDO_CAN(pool->job, ordo_job, count_memory))
     pool->job->count_memory(pool->job->ctx, bytes, ORDO_MEM_WEIGHTS);
 }
@@ -308,11 +305,4 @@ void sharding_pool_trim(sharding_pool *pool)
   for (int32_t i = 0; i < pool->n_slots; i++)
     if (!pool->slots[i].taken)
       hold(pool, &pool->slots[i], 0);
-}
-
-int64_t sharding_pool_held(const sharding_pool *pool, int64_t *peak)
-{
-  if (peak != NULL)
-    *peak = pool->peak;
-  return pool->held;
 }

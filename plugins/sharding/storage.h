@@ -41,7 +41,5 @@ void sharding_pool_trim(sharding_pool *pool);
 /* In a dry run: addresses that this plugin counts itself, or (the cold tier's) nobody does. Null: none left. */
 void *sharding_addresses(const ordo_job *job, size_t bytes);
 void sharding_give_addresses(const ordo_job *job, void *addresses, size_t bytes);
-/* Bytes of pages that the pool holds now, taken or free, and the most it ever held. [step] */
-int64_t sharding_pool_held(const sharding_pool *pool, int64_t *peak);
 
 #endif

@@ -45,6 +45,14 @@ uint32_t sharding_pattern_find(const char *patterns, uint32_t skip, const char *
   return 0;
 }
 
+int sharding_pattern_finds_leaf(const char *patterns, const ordo_leaf *leaf)
+{
+  for (uint32_t p = 0; p < leaf->n_params; p++)
+    if (sharding_pattern_find(patterns, 0, leaf->params[p]->name) != 0)
+      return 1;
+  return 0;
+}
+
 static int ends_with(const char *text, const char *end)
 {
   size_t length = strlen(text), tail = strlen(end);

@@ -28,6 +28,8 @@ typedef struct sharding_policy_error {
 /* Number of the pattern of `patterns` (joined with ',') that matches `name`, from 1, and looks after the first `skip` ones; 0: none. */
 uint32_t sharding_pattern_find(const char *patterns, uint32_t skip, const char *name);
 uint32_t sharding_pattern_count(const char *patterns);
+/* Whether one of `patterns` matches a parameter of the leaf. */
+int sharding_pattern_finds_leaf(const char *patterns, const ordo_leaf *leaf);
 
 /* Writes group[unit] for every unit of the model, 0 for the root, others from 1 in order of execution. Returns the number of groups, the
  * root included, or 0 after an error, which *error describes. */

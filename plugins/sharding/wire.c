@@ -73,7 +73,8 @@ ordo_status sharding_wire_start(sharding *s, sharding_group *group)
   unsigned char *at = run->wire;
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     const sharding_piece *p = &group->pieces[i];
-    status = s->wire->pre_all_gather(s->wire_self, leaf_of(s, group, i), sharding_at(group->shard, ORDO_F32, p->shard_offset), p->count, at);
+    status =
+        s->wire->pre_all_gather(s->wire_self, leaf_of(s, group, i), sharding_at(group->shard, ORDO_F32, p->shard_offset), p->count, at);
     at += wire_bytes(s, group, i);
   }
   if (status != ORDO_OK) {
@@ -96,7 +97,8 @@ ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived
   for (int32_t r = 0; r < s->comm->size && arrived; r++)
     for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
       const sharding_piece *p = &group->pieces[i];
-      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count, sharding_at(group->full, ORDO_F32, p->full_offset + r * p->count));
+      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count,
+                                        sharding_at(group->full, ORDO_F32, p->full_offset + r * p->count));
       at += wire_bytes(s, group, i);
     }
   for (int i = 0; i < SHARDING_WIRE_SLOTS; i++)

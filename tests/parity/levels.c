@@ -1,8 +1,8 @@
 /* levels.c - `mpirun -n N ordo-levels --strategy S [--heads Q,K]`: every opt level of apex_amp under one strategy, against one rank.
  *
  * A level trains the same batch for a few steps of SGD on N ranks and on one. The loss must fall, and losses and weights must agree within
- * roundings of the level's type (see gates). One rank then makes its gradient infinite: every rank skips, and the scale is one again on all.
- * Bytes of collectives are counted by element type: what was fp32 is exactly half of it in 16 bits. Exit code 1 if anything is off.
+ * roundings of the level's type (see gates). One rank then makes its gradient infinite: every rank skips, and the scale is one again on
+ * all. Bytes of collectives are counted by element type: what was fp32 is exactly half of it in 16 bits. Exit code 1 if anything is off.
  */
 #include "comm_tap.h"
 #include "embed.h"
@@ -172,10 +172,8 @@ static void overflow_one_rank(rig *r, const level *l, ordo_embed *embed, watch *
 
 static void train(rig *r, const level *l, int alone, int micro, run *out)
 {
-  const ordo_plan_request request = {.struct_size = sizeof request,
-                                     .strategy = alone ? NULL : r->strategy,
-                                     .precision = l->precision,
-                                     .ranks = alone ? 1 : r->comm->size};
+  const ordo_plan_request request = {
+      .struct_size = sizeof request, .strategy = alone ? NULL : r->strategy, .precision = l->precision, .ranks = alone ? 1 : r->comm->size};
   watch w = {0};
   const ordo_comm_observer observer = {&w, begin, end};
   ordo_comm_provider *tap = alone ? NULL : ordo_comm_tap_new(r->comm, &observer);

@@ -30,7 +30,8 @@ typedef struct parity_case {
   int eval_only;         /* a plan without an optimizer: no steps, evaluation and generation only */
   int untied;            /* a head of its own */
   int ordered;           /* bit-equal when it is run again, and bit-equal to ddp */
-  int delays;            /* every collective and optimizer update of the first run waits for up to 0.1 s, each rank as it likes */
+  int steps;             /* fewer than PARITY_STEPS, or 0 */
+  int delays;            /* every collective and optimizer update of the first run waits for up to 100 ms, each rank as it likes */
   int no_decay;          /* AdamW without weight decay: flat leaves hold parameters of one kind only */
   int checkpointing;     /* blocks are computed again in backward; the run on one rank keeps its activations */
 } parity_case;
@@ -42,10 +43,6 @@ typedef struct parity_source {
   ordo_tokens *tokens;
   int64_t seq_len;
 } parity_source;
-
-/* Sequences of a step on `ranks` ranks: 8, which 3, 5 and 6 ranks share unevenly; with accumulation 4 for each rank but the last, which has
- * 3 and nothing to do in the last micro-batch. */
-int64_t parity_batch(const parity_case *c, int ranks);
 
 /* What a run leaves, on every rank. */
 typedef struct parity_trace {

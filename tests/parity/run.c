@@ -27,14 +27,16 @@ static ordo_status shifted_read(ordo_weights *self, const char *name, int64_t fi
   return status;
 }
 
-int64_t parity_batch(const parity_case *c, int ranks)
+/* Sequences of a step on `ranks` ranks: 8, which 3, 5 and 6 ranks share unevenly; with accumulation 4 for each rank but the last, which has
+ * 3 and nothing to do in the last micro-batch. */
+static int64_t batch_of(const parity_case *c, int ranks)
 {
   return c->accumulate ? 4 * ranks - 1 : 8;
 }
 
 static int is_masked(const parity_case *c, int64_t sequence, int64_t position, int data_ranks)
 {
-  int64_t batch = parity_batch(c, data_ranks), in_batch = sequence % batch;
+  int64_t batch = batch_of(c, data_ranks), in_batch = sequence % batch;
   if (c->mask == PARITY_ALL)
     return 0;
   if (c->mask == PARITY_EMPTY_RANK && in_batch >= ordo_data_split(batch, 0, data_ranks - 1, data_ranks).first)
@@ -96,9 +98,14 @@ static ordo_status use(ordo_embed *embed, const ordo_data *data, parity_trace *t
   return status;
 }
 
-static ordo_status train(ordo_embed *embed, const ordo_data *data, int64_t batch, int trains, parity_trace *trace)
+static int steps_of(const parity_case *c)
 {
-  for (int step = 0; trains && step < PARITY_STEPS; step++) {
+  return c->eval_only ? 0 : c->steps > 0 ? c->steps : PARITY_STEPS;
+}
+
+static ordo_status train(ordo_embed *embed, const ordo_data *data, int64_t batch, int steps, parity_trace *trace)
+{
+  for (int step = 0; step < steps; step++) {
     ordo_step_outcome outcome;
     ordo_status status = ordo_embed_step(embed, data, step * batch, 0, NULL, NULL, &outcome);
     if (status != ORDO_OK)
@@ -111,7 +118,8 @@ static ordo_status train(ordo_embed *embed, const ordo_data *data, int64_t batch
   return status == ORDO_OK ? collect_weights(embed, trace) : status;
 }
 
-/* A clock of its own for each rank: 0 to 0.1 s, reproducible. */
+/* A clock of its own for each rank, reproducible: 0.01 to 100 ms, every decade as often. Evenly spread milliseconds would leave out what is
+ * as short as a message, and the tables would sleep for most of their time. */
 typedef struct delays {
   uint64_t key;
   uint64_t n;
@@ -119,7 +127,7 @@ typedef struct delays {
 
 static void hold_back(delays *d)
 {
-  g_usleep((gulong)(ordo_random_uniform(d->key, d->n++) * 100000.0));
+  g_usleep((gulong)pow(10.0, 1.0 + 4.0 * ordo_random_uniform(d->key, d->n++)));
 }
 
 static uint64_t before_collective(void *ctx, const char *comm, const ordo_comm *ranks, const ordo_collective *c)
@@ -180,7 +188,7 @@ static ordo_status run_plan(ordo_context *context, const ordo_comm_provider *com
   }
   ordo_status status = ordo_embed_create(&options, &embed);
   if (status == ORDO_OK)
-    status = train(embed, data, batch, !c->eval_only, trace);
+    status = train(embed, data, batch, steps_of(c), trace);
   ordo_embed_destroy(embed);
   ordo_comm_provider_destroy(slow);
   return status;
@@ -207,7 +215,7 @@ ordo_status parity_run(ordo_context *context, const ordo_comm_provider *comm, co
       !strstr(strategy, "sync_module_states"))
     *skipped = "the plan has no weights.sync: every rank loads its shards itself";
   else if (status == ORDO_OK)
-    status = run_plan(context, comm, plan, c, source, &data, parity_batch(c, data_ranks), trace);
+    status = run_plan(context, comm, plan, c, source, &data, batch_of(c, data_ranks), trace);
   ordo_plan_destroy(plan);
   ordo_data_clear(&data);
   return status;
@@ -280,7 +288,7 @@ static void compare_weights(const parity_case *c, const parity_source *source, c
 parity_spread parity_compare(const parity_case *c, const parity_source *source, const parity_trace *one, const parity_trace *many)
 {
   parity_spread spread = {0};
-  for (int s = 0; !c->eval_only && s < PARITY_STEPS; s++) {
+  for (int s = 0; s < steps_of(c); s++) {
     add(c, &spread, PARITY_LOSS, relative(many->loss[s], one->loss[s]));
     add(c, &spread, PARITY_NORM, relative(many->norm[s], one->norm[s]));
     parity_spread_add(&spread, PARITY_EXACT, fabs(many->tokens[s] - one->tokens[s]), 0.0, "counted tokens");

@@ -108,7 +108,8 @@ static int is_fast(const char *name)
   return 0;
 }
 
-void blas_core_describe(struct blas_core_report *report)
+/* The report without re-executing. Changes nothing but the thread count. */
+static void describe(struct blas_core_report *report)
 {
   const char *wanted = getenv("OPENBLAS_CORETYPE");
   openblas_set_num_threads(1);
@@ -139,7 +140,7 @@ int blas_core_start(char **argv, struct blas_core_report *report, char *reason, 
   const char *first = cpu_core_openblas(cpu_core_isa(), 0);
   if (getenv("OPENBLAS_CORETYPE") == NULL && chosen < 0 && first != NULL)
     restart_with(0, first, argv);
-  blas_core_describe(report);
+  describe(report);
   if (report->self_test <= 1.0)
     return 0;
   const char *next = chosen < 0 ? NULL : cpu_core_openblas(cpu_core_isa(), chosen + 1);

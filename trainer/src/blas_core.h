@@ -19,8 +19,6 @@ struct blas_core_report {
 /* Chooses, re-executes if needed (argv as main got it), sets one BLAS thread, self-tests. Returns 0 with *report filled, -1 if no core
  * type passes its test (report->self_test > 1) with the reason in `reason`. [main] since 0.1 */
 int blas_core_start(char **argv, struct blas_core_report *report, char *reason, size_t size);
-/* The report without re-executing or changing anything but the thread count; for programs started by a launcher. [main] since 0.1 */
-void blas_core_describe(struct blas_core_report *report);
 /* Worst error of sgemm NN, NT, TN over odd shapes against double, divided by the tolerance derived in blas_core.c. [main] since 0.1 */
 double blas_core_self_test(void);
 /* Largest sgemm rate seen in `seconds` of 768-cubed products, in FLOP per second: the denominator of model FLOP utilisation. [main] since

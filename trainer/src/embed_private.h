@@ -19,8 +19,6 @@ struct ordo_embed {
 
 /* Tells options.activity. */
 void ordo_embed_activity(const ordo_embed *embed, ordo_activity activity, const char *unit, ordo_edge edge);
-/* Ranks that compute parts of one batch must have read the same ids and targets. Collective. */
-ordo_status ordo_embed_check_data(ordo_embed *embed);
 /* The unit events, as the model's hooks: ctx is the embed, the result a status. */
 int ordo_embed_pre_forward(void *ctx, uint32_t unit);
 int ordo_embed_post_forward(void *ctx, uint32_t unit);

@@ -107,6 +107,12 @@ static ordo_status run_step(ordo_embed *embed, double counted, double *loss_sum,
   return status;
 }
 
+/* Ranks that compute parts of one batch must have read the same ids and targets. Collective. */
+static ordo_status check_data(ordo_embed *embed)
+{
+  return ordo_session_check_data(embed->session, embed->ids, 2 * embed->tokens * sizeof *embed->ids);
+}
+
 ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t first, int stop, ordo_before_update before_update, void *ctx,
                             ordo_step_outcome *outcome)
 {
@@ -119,7 +125,7 @@ ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t fi
   for (int64_t s = 0; data && s < part->count; s++)
     counted += ordo_data_sample(data, first + part->first + s, embed->ids + s * T, embed->targets + s * T);
   ordo_embed_activity(embed, ORDO_ACTIVITY_STEP, "", ORDO_EDGE_BEGIN);
-  ordo_status status = ordo_embed_check_data(embed);
+  ordo_status status = check_data(embed);
   if (status == ORDO_OK)
     status = run_step(embed, (double)counted, &sums[0], before_update, ctx, outcome);
   if (status == ORDO_OK)
@@ -131,11 +137,6 @@ ordo_status ordo_embed_step(ordo_embed *embed, const ordo_data *data, int64_t fi
   outcome->loss = sums[0] / outcome->result.weight;
   outcome->stop = sums[1] > 0.0;
   return status;
-}
-
-ordo_status ordo_embed_check_data(ordo_embed *embed)
-{
-  return ordo_session_check_data(embed->session, embed->ids, 2 * embed->tokens * sizeof *embed->ids);
 }
 
 static double bytes_of_targets(const int32_t *targets, int64_t n, const double *lengths)
@@ -172,7 +173,7 @@ ordo_status ordo_embed_evaluate(ordo_embed *embed, const ordo_data *data, int64_
     for (int64_t s = 0; s < count; s++)
       ordo_data_sample(&plain, part.first + begin + s, embed->ids + s * T, embed->targets + s * T);
     struct llama_forward_args args = {.ids = embed->ids, .targets = embed->targets, .batch = count, .seq = T};
-    status = ordo_embed_check_data(embed);
+    status = check_data(embed);
     if (status != ORDO_OK)
       break;
     status = ordo_embed_llama_status(embed, llama_forward(embed->llama, &args));

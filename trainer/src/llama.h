@@ -240,8 +240,6 @@ struct llama_cache *llama_cache_create(struct llama *model, int64_t positions);
 void llama_cache_destroy(struct llama_cache *cache);
 /* Tokens held. since 0.1 */
 int64_t llama_cache_length(const struct llama_cache *cache);
-/* Forgets everything from position `length` on. since 0.1 */
-void llama_cache_truncate(struct llama_cache *cache, int64_t length);
 /* Appends n ids (a prompt, or one token) and writes the logits [vocab] after the last of them; logits may be null.
  * Calls the pre_forward and post_forward hooks. since 0.1 */
 int llama_decode(struct llama *model, struct llama_cache *cache, const int32_t *ids, int64_t n, float *logits);

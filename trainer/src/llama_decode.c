@@ -110,12 +110,6 @@ int64_t llama_cache_length(const struct llama_cache *cache)
   return cache->length;
 }
 
-void llama_cache_truncate(struct llama_cache *cache, int64_t length)
-{
-  if (length >= 0 && length < cache->length)
-    cache->length = length;
-}
-
 static int decode_head(struct llama *model, struct llama_cache *cache, int64_t last, float *logits)
 {
   uint32_t unit = llama_head_unit(model);

@@ -14,6 +14,17 @@
 enum { WATCH_MICROSECONDS = 5000 };
 static const double default_deadline = 300.0;
 
+/* For a provider whose ctx starts with a hub. */
+static char *hub_report(void *ctx)
+{
+  return ordo_recent_report(&((ordo_hub *)ctx)->recent);
+}
+
+static const char *hub_error_text(void *ctx)
+{
+  return ((ordo_hub *)ctx)->error_text;
+}
+
 void ordo_hub_init(ordo_hub *hub, const char *name, int32_t rank, int32_t size, ordo_errors *errors)
 {
   memset(hub, 0, sizeof *hub);
@@ -22,8 +33,8 @@ void ordo_hub_init(ordo_hub *hub, const char *name, int32_t rank, int32_t size, 
   hub->provider.name = name;
   hub->provider.rank = rank;
   hub->provider.size = size;
-  hub->provider.report = ordo_hub_report;
-  hub->provider.error_text = ordo_hub_error_text;
+  hub->provider.report = hub_report;
+  hub->provider.error_text = hub_error_text;
   hub->errors = errors;
   hub->error_text = g_strdup("");
   hub->channels = g_ptr_array_new();
@@ -33,16 +44,6 @@ void ordo_hub_clear(ordo_hub *hub)
 {
   g_ptr_array_unref(hub->channels);
   g_free(hub->error_text);
-}
-
-char *ordo_hub_report(void *ctx)
-{
-  return ordo_recent_report(&((ordo_hub *)ctx)->recent);
-}
-
-const char *ordo_hub_error_text(void *ctx)
-{
-  return ((ordo_hub *)ctx)->error_text;
 }
 
 static gboolean is_fatal(ordo_status status)

@@ -81,9 +81,6 @@ double ordo_hub_deadline(const ordo_hub *hub);
 /* Stores the text, pushes the record, and makes the hub dead for TIMEOUT, PEER_LOST and MISMATCH. Returns status. */
 ordo_status ordo_hub_fail(ordo_hub *hub, ordo_status status, const char *code, const char *where, const char *why, const char *next,
                           const char *what, ...) G_GNUC_PRINTF(7, 8);
-/* provider.report and provider.error_text for a provider whose ctx starts with a hub. */
-char *ordo_hub_report(void *ctx);
-const char *ordo_hub_error_text(void *ctx);
 
 /* Takes ownership of `state` (closed by transport->close). A channel of one rank should use ordo_local_transport. */
 ordo_channel *ordo_channel_new(ordo_hub *hub, const char *name, int32_t rank, int32_t size, const ordo_transport *transport, void *state);

@@ -52,9 +52,6 @@ typedef struct ordo_window {
   uint32_t doorbell_seen;
 } ordo_window;
 
-/* Maps `bytes` zeroed bytes of each rank. Collective. FALSE: shared memory cannot be had (on any rank alike), nothing was made. */
-gboolean ordo_segment_map(ordo_segment *segment, const ordo_mpi_link *link, size_t bytes);
-void ordo_segment_unmap(ordo_segment *segment, gboolean dead);
 /* The segment that holds all of [memory, memory + bytes), or null. */
 const ordo_segment *ordo_window_find(const ordo_window *window, const void *memory, size_t bytes);
 ordo_status ordo_window_alloc(ordo_channel *channel, size_t bytes, void **memory);

@@ -44,7 +44,16 @@ static gboolean query_bases(ordo_segment *segment, const ordo_mpi_link *link)
   return good;
 }
 
-gboolean ordo_segment_map(ordo_segment *segment, const ordo_mpi_link *link, size_t bytes)
+static void segment_unmap(ordo_segment *segment, gboolean dead)
+{
+  if (segment->win != MPI_WIN_NULL && !dead)
+    MPI_Win_free(&segment->win);
+  g_free(segment->bases);
+  segment->bases = NULL;
+}
+
+/* Maps `bytes` zeroed bytes of each rank. Collective. FALSE: shared memory cannot be had (on any rank alike), nothing was made. */
+static gboolean segment_map(ordo_segment *segment, const ordo_mpi_link *link, size_t bytes)
 {
   MPI_Info info = MPI_INFO_NULL;
   void *base = NULL;
@@ -65,20 +74,12 @@ gboolean ordo_segment_map(ordo_segment *segment, const ordo_mpi_link *link, size
     good = query_bases(segment, link);
   }
   if (!all_ranks(link, good)) {
-    ordo_segment_unmap(segment, FALSE);
+    segment_unmap(segment, FALSE);
     return FALSE;
   }
   memset(segment->bases[link->rank], 0, segment->bytes); /* the owner touches first, so the pages are near it */
   MPI_Barrier(link->posted);
   return TRUE;
-}
-
-void ordo_segment_unmap(ordo_segment *segment, gboolean dead)
-{
-  if (segment->win != MPI_WIN_NULL && !dead)
-    MPI_Win_free(&segment->win);
-  g_free(segment->bases);
-  segment->bases = NULL;
 }
 
 const ordo_segment *ordo_window_find(const ordo_window *window, const void *memory, size_t bytes)
@@ -121,13 +122,13 @@ typedef struct mapping {
 static int map(void *subject)
 {
   mapping *m = subject;
-  m->shared = ordo_segment_map(m->segment, &m->link, m->bytes);
+  m->shared = segment_map(m->segment, &m->link, m->bytes);
   return MPI_SUCCESS;
 }
 
 static int unmap(void *subject)
 {
-  ordo_segment_unmap(subject, FALSE);
+  segment_unmap(subject, FALSE);
   return MPI_SUCCESS;
 }
 
@@ -191,7 +192,7 @@ ordo_status ordo_window_release(ordo_channel *channel, void *memory)
       free(memory);
     g_ptr_array_remove_index(window->segments, i);
     if (status != ORDO_OK)
-      ordo_segment_unmap(segment, TRUE);
+      segment_unmap(segment, TRUE);
     else if ((status = ordo_mpi_call(channel->hub, &window->link, channel->name, "free", unmap, segment)) != ORDO_OK)
       return status; /* the segment stays behind */
     g_free(segment);
@@ -205,7 +206,7 @@ ordo_status ordo_window_release(ordo_channel *channel, void *memory)
 gboolean ordo_window_new(const ordo_mpi_link *link, ordo_window **out)
 {
   ordo_segment control;
-  if (!link->one_node || link->size > ORDO_WINDOW_MAX_RANKS || !ordo_segment_map(&control, link, sizeof(ordo_window_page)))
+  if (!link->one_node || link->size > ORDO_WINDOW_MAX_RANKS || !segment_map(&control, link, sizeof(ordo_window_page)))
     return FALSE;
   ordo_window *w = g_new0(ordo_window, 1);
   w->link = *link;
@@ -224,11 +225,11 @@ void ordo_window_free(ordo_window *w, gboolean dead)
     ordo_segment *segment = g_ptr_array_index(w->segments, i);
     if (segment->win == MPI_WIN_NULL)
       free(segment->bases[w->link.rank]);
-    ordo_segment_unmap(segment, dead);
+    segment_unmap(segment, dead);
     g_free(segment);
   }
   g_ptr_array_unref(w->segments);
-  ordo_segment_unmap(&w->control, dead);
+  segment_unmap(&w->control, dead);
   g_free(w->pages);
   ordo_mpi_link_clear(&w->link, dead);
   g_free(w);

@@ -71,7 +71,8 @@ static gboolean fail(walk *w, char *wanted)
   return FALSE;
 }
 
-gboolean ordo_option_text_equal(const ordo_option_schema *schema, const char *a, const char *b)
+/* Equality of two option texts under the option's type; `schema` may be null. */
+static gboolean text_equal(const ordo_option_schema *schema, const char *a, const char *b)
 {
   g_autofree char *why_a = NULL, *why_b = NULL;
   g_autofree char *canonical_a = schema ? ordo_option_normalise(schema, a, &why_a) : NULL;
@@ -85,7 +86,7 @@ static gboolean matches(walk *w, const char *key, char **values)
   const char *actual = w->get ? w->get(w->get_user, key) : NULL;
   const ordo_option_schema *schema = w->manifest ? ordo_manifest_option(w->manifest, key) : NULL;
   for (; actual && *values; values++) {
-    if (ordo_option_text_equal(schema, actual, *values))
+    if (text_equal(schema, actual, *values))
       return TRUE;
   }
   return FALSE;

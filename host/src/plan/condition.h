@@ -12,7 +12,5 @@ char *ordo_condition_check(const char *text, ordo_condition_visitor visit, gpoin
 /* TRUE if `text` holds; null text always does. A malformed text never holds. Values are compared as the type of the option in `manifest`
  * says: numbers as numbers, truth values as truth values, the rest as text. An unset option equals nothing. */
 gboolean ordo_condition_holds(const char *text, const ordo_manifest *manifest, ordo_option_getter get, gpointer user);
-/* Equality of two option texts under the option's type; `schema` may be null. */
-gboolean ordo_option_text_equal(const ordo_option_schema *schema, const char *a, const char *b);
 
 #endif

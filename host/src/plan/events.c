@@ -22,13 +22,6 @@ static void clear_place(gpointer data)
   g_free(((event_place *)data)->id);
 }
 
-static void clear_edge(gpointer data)
-{
-  ordo_edge *edge = data;
-  g_free(edge->rule);
-  g_free(edge->origin);
-}
-
 static void add_place(const ordo_build *build, GArray *places, uint32_t event, int provider)
 {
   const ordo_decl *decl = provider >= 0 ? build->input->decls[provider] : NULL;
@@ -98,7 +91,7 @@ static const event_place *place_at(const GArray *places, guint index)
 static GArray *draw_edges(const ordo_build *build, const GArray *places)
 {
   GArray *edges = g_array_new(FALSE, FALSE, sizeof(ordo_edge));
-  g_array_set_clear_func(edges, clear_edge);
+  g_array_set_clear_func(edges, ordo_edge_clear);
   for (guint from = 0; from < places->len; from++) {
     for (guint to = 0; to < places->len; to++) {
       const event_place *a = place_at(places, from), *b = place_at(places, to);

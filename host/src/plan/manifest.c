@@ -24,8 +24,7 @@ void ordo_manifest_complain(manifest_reader *r, int line, const char *next, cons
   r->n_findings++;
 }
 
-/* "did you mean 'X'?", or `otherwise`. */
-static char *suggest(const char *name, const char *const *names, const char *otherwise)
+char *ordo_manifest_suggest(const char *name, const char *const *names, const char *otherwise)
 {
   const char *near = ordo_nearest_name(name, names);
   return near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup(otherwise);
@@ -119,7 +118,7 @@ static void read_kind(manifest_reader *r, const char *value)
       r->manifest->kind = kind;
   }
   if (!r->manifest->kind) {
-    g_autofree char *next = suggest(value, kinds, "write strategy, precision or comm_hook");
+    g_autofree char *next = ordo_manifest_suggest(value, kinds, "write strategy, precision or comm_hook");
     ordo_manifest_complain(r, r->number, next, "'%s' is not a kind of plugin", value);
   }
 }
@@ -151,7 +150,7 @@ static void read_mesh_axis(manifest_reader *r, const char *value)
 {
   static const char *const axes[] = {"none", "data", "model", NULL};
   if (!g_strv_contains(axes, value)) {
-    g_autofree char *next = suggest(value, axes, "write none, data or model");
+    g_autofree char *next = ordo_manifest_suggest(value, axes, "write none, data or model");
     ordo_manifest_complain(r, r->number, next, "'%s' is not a kind of mesh axis", value);
     return;
   }
@@ -247,7 +246,7 @@ static void read_list_line(manifest_reader *r, const char *step, const char *con
   line->values = g_steal_pointer(&values);
   g_ptr_array_add(r->manifest->lines, line);
   if (step && line->step < 0) {
-    g_autofree char *next = suggest(step, ordo_step_names(), "the steps are listed in ordo/step.h");
+    g_autofree char *next = ordo_manifest_suggest(step, ordo_step_names(), "the steps are listed in ordo/step.h");
     ordo_manifest_complain(r, r->number, next, "'%s' is not a step", step);
   }
 }
@@ -297,7 +296,7 @@ static const key_rule *find_key(manifest_reader *r)
       return &key_rules[i];
     names[i] = key_rules[i].name;
   }
-  g_autofree char *next = suggest(r->key, names, "the keys are listed in ordo/manifest.h; own keys begin with x-");
+  g_autofree char *next = ordo_manifest_suggest(r->key, names, "the keys are listed in ordo/manifest.h; own keys begin with x-");
   ordo_manifest_complain(r, r->number, next, "'%s' is not a key of a manifest", r->key);
   return NULL;
 }

@@ -14,12 +14,6 @@ typedef struct line_check {
   const ordo_manifest_line *line;
 } line_check;
 
-static char *suggest(const char *name, const char *const *names, const char *otherwise)
-{
-  const char *near = ordo_nearest_name(name, names);
-  return near ? g_strdup_printf("did you mean '%s'?", near) : g_strdup(otherwise);
-}
-
 static gboolean is_key(const ordo_manifest_line *line, const char *key)
 {
   return strcmp(line->key, key) == 0;
@@ -66,7 +60,7 @@ static void check_flag(manifest_reader *r, const ordo_manifest_line *line, const
 {
   int flag = ordo_flag_by_name(name);
   if (flag < 0) {
-    g_autofree char *next = suggest(name, ordo_flag_names(), "the flags are listed in ordo/manifest.h");
+    g_autofree char *next = ordo_manifest_suggest(name, ordo_flag_names(), "the flags are listed in ordo/manifest.h");
     ordo_manifest_complain(r, line->number, next, "'%s' is not a flag", name);
   } else if (r->manifest->kind && ordo_flag_kind((uint32_t)flag) != r->manifest->kind) {
     ordo_manifest_complain(r, line->number, "remove the flag or correct the kind", "'%s' is a flag of a %s plugin, this is a %s plugin",
@@ -78,7 +72,7 @@ static void check_step(manifest_reader *r, const ordo_manifest_line *line, const
 {
   int step = ordo_step_by_name(name);
   if (step < 0) {
-    g_autofree char *next = suggest(name, ordo_step_names(), "the steps are listed in ordo/step.h");
+    g_autofree char *next = ordo_manifest_suggest(name, ordo_step_names(), "the steps are listed in ordo/step.h");
     ordo_manifest_complain(r, line->number, next, "'%s' is not a step", name);
   } else if (r->manifest->kind && !may_provide(r->manifest->kind, (uint32_t)step)) {
     ordo_manifest_complain(r, line->number, "remove it from steps", "a %s plugin cannot provide '%s', which belongs to: %s",
@@ -90,7 +84,7 @@ static void check_replaces(manifest_reader *r, const ordo_manifest_line *line, c
 {
   int step = ordo_step_by_name(name);
   if (step < 0) {
-    g_autofree char *next = suggest(name, ordo_step_names(), "the steps are listed in ordo/step.h");
+    g_autofree char *next = ordo_manifest_suggest(name, ordo_step_names(), "the steps are listed in ordo/step.h");
     ordo_manifest_complain(r, line->number, next, "'%s' is not a step", name);
   } else if (!may_replace((uint32_t)step)) {
     ordo_manifest_complain(r, line->number, "leaves are replaced by strategy.partition, .wrap, .prepare_joint or .prepare_optimizer",
@@ -117,7 +111,7 @@ static void check_capability(manifest_reader *r, const ordo_manifest_line *line,
   if (!ordo_manifest_is_id(name)) {
     ordo_manifest_complain(r, line->number, "use a-z, 0-9, '_', '.' and '-'", "'%s' is not a name for a capability", name);
   } else if (in_step_family(name)) {
-    g_autofree char *next = suggest(name, ordo_step_names(), "choose another name for the capability");
+    g_autofree char *next = ordo_manifest_suggest(name, ordo_step_names(), "choose another name for the capability");
     ordo_manifest_complain(r, line->number, next, "'%s' looks like a step, and is none that this key takes", name);
   }
 }
@@ -170,7 +164,7 @@ static void check_event(manifest_reader *r, const ordo_manifest_line *line, cons
   static const char *const declared[] = {"step.post_step", NULL};
   if (!g_strv_contains(declared, value)) {
     g_autofree char *next =
-        suggest(value, declared, "write step.post_step, or remove the line: other events follow from reduces and steps");
+        ordo_manifest_suggest(value, declared, "write step.post_step, or remove the line: other events follow from reduces and steps");
     ordo_manifest_complain(r, line->number, next, "'%s' is not an event that is declared", value);
   } else if (r->manifest->kind && r->manifest->kind != ORDO_KIND_STRATEGY)
     ordo_manifest_complain(r, line->number, "remove the line", "only a strategy has step.post_step");
@@ -189,7 +183,7 @@ static void check_option_value(manifest_reader *r, int line, const char *key, co
   const ordo_option_schema *schema = ordo_manifest_option(r->manifest, key);
   if (!schema) {
     g_autofree const char **keys = option_keys(r->manifest);
-    g_autofree char *next = suggest(key, keys, "declare it with an option line");
+    g_autofree char *next = ordo_manifest_suggest(key, keys, "declare it with an option line");
     ordo_manifest_complain(r, line, next, "the %s names '%s', which is not an option of the plugin", where, key);
     return;
   }
@@ -264,7 +258,7 @@ void ordo_manifest_check(manifest_reader *r)
   ordo_manifest *manifest = r->manifest;
   if (manifest->positional && !ordo_manifest_option(manifest, manifest->positional)) {
     g_autofree const char **keys = option_keys(manifest);
-    g_autofree char *next = suggest(manifest->positional, keys, "declare it with an option line");
+    g_autofree char *next = ordo_manifest_suggest(manifest->positional, keys, "declare it with an option line");
     ordo_manifest_complain(r, r->positional_line, next, "positional names '%s', which is not an option of the plugin",
                            manifest->positional);
   }

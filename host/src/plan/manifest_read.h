@@ -20,6 +20,8 @@ typedef struct manifest_reader {
 /* Pushes one finding; line 0 means the whole text. */
 void ordo_manifest_complain(manifest_reader *r, int line, const char *next, const char *what, ...) G_GNUC_PRINTF(4, 5);
 gboolean ordo_manifest_is_id(const char *text);
+/* "did you mean 'X'?", or a copy of `otherwise`. */
+char *ordo_manifest_suggest(const char *name, const char *const *names, const char *otherwise);
 
 /* option=key|type|default|range|help */
 void ordo_manifest_read_option(manifest_reader *r, const char *value);

@@ -10,7 +10,6 @@
 #define NAME_OF_STEP(C, NAME, PHASE, PROVIDER, WHAT) NAME,
 #define PHASE_OF_STEP(C, NAME, PHASE, PROVIDER, WHAT) PHASE,
 #define PROVIDER_OF_STEP(C, NAME, PHASE, PROVIDER, WHAT) PROVIDER,
-#define WHAT_OF_STEP(C, NAME, PHASE, PROVIDER, WHAT) WHAT,
 #define NAME_OF_EVENT(C, NAME, PROVIDER, WHAT) NAME,
 #define PROVIDER_OF_EVENT(C, NAME, PROVIDER, WHAT) PROVIDER,
 #define NAME_OF_PHASE(C, NAME) NAME,
@@ -20,7 +19,6 @@
 static const char *const step_names[] = {ORDO_STEP_TABLE(NAME_OF_STEP) NULL};
 static const uint32_t step_phases[] = {ORDO_STEP_TABLE(PHASE_OF_STEP)};
 static const char *const step_providers[] = {ORDO_STEP_TABLE(PROVIDER_OF_STEP)};
-static const char *const step_whats[] = {ORDO_STEP_TABLE(WHAT_OF_STEP)};
 static const char *const event_names[] = {ORDO_EVENT_TABLE(NAME_OF_EVENT) NULL};
 static const char *const event_providers[] = {ORDO_EVENT_TABLE(PROVIDER_OF_EVENT)};
 static const char *const phase_names[] = {ORDO_PHASE_TABLE(NAME_OF_PHASE) NULL};
@@ -57,11 +55,6 @@ uint32_t ordo_step_default_phase(uint32_t step)
 const char *ordo_step_provider(uint32_t step)
 {
   return step < ORDO_N_STEPS ? step_providers[step] : "?";
-}
-
-const char *ordo_step_what(uint32_t step)
-{
-  return step < ORDO_N_STEPS ? step_whats[step] : "?";
 }
 
 const char *const *ordo_step_names(void)

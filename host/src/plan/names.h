@@ -7,7 +7,6 @@
 uint32_t ordo_step_default_phase(uint32_t step);
 /* "host", "embedder", "strategy", "precision", "any" */
 const char *ordo_step_provider(uint32_t step);
-const char *ordo_step_what(uint32_t step);
 /* Null-terminated, in table order. */
 const char *const *ordo_step_names(void);
 

@@ -51,7 +51,6 @@ const char *ordo_plan_provider_name(const ordo_plan *plan, int provider);
 gboolean ordo_plan_axis_of(const ordo_plan *plan, int provider, const ordo_plan_axis **axis);
 
 /* Forms of ordo_plan_render, one file each. */
-char *ordo_plan_text(const ordo_plan *plan, gboolean explain, gboolean colour);
 char *ordo_plan_json(const ordo_plan *plan);
 char *ordo_plan_dot(const ordo_plan *plan);
 /* The conflict as a person reads it: findings, the cycle with arrows, what was tried and helps. Appends to `out`. */

@@ -151,7 +151,7 @@ static void append_ignored(const ordo_plan *plan, GString *out, gboolean colour)
     g_string_append_printf(out, "  %s\n", (const char *)g_ptr_array_index(plan->resolution->skipped, i));
 }
 
-char *ordo_plan_text(const ordo_plan *plan, gboolean explain, gboolean colour)
+static char *plan_text(const ordo_plan *plan, gboolean explain, gboolean colour)
 {
   GString *out = g_string_new(NULL);
   append_answer(plan, out, colour);
@@ -186,7 +186,7 @@ char *ordo_plan_render(const ordo_plan *plan, uint32_t form, uint32_t flags)
   gboolean colour = (flags & ORDO_RENDER_COLOUR) != 0;
   switch (form) {
   case ORDO_RENDER_EXPLAIN:
-    return ordo_plan_text(plan, TRUE, colour);
+    return plan_text(plan, TRUE, colour);
   case ORDO_RENDER_JSON:
     return ordo_plan_json(plan);
   case ORDO_RENDER_DOT:
@@ -196,6 +196,6 @@ char *ordo_plan_render(const ordo_plan *plan, uint32_t form, uint32_t flags)
   case ORDO_RENDER_STEPS:
     return steps_text(plan);
   default:
-    return ordo_plan_text(plan, FALSE, colour);
+    return plan_text(plan, FALSE, colour);
   }
 }

@@ -15,7 +15,7 @@ static void clear_node(gpointer data)
   g_free(((ordo_node *)data)->id);
 }
 
-static void clear_edge(gpointer data)
+void ordo_edge_clear(gpointer data)
 {
   ordo_edge *edge = data;
   g_free(edge->rule);
@@ -48,7 +48,7 @@ static ordo_resolution *resolution_new(void)
   r->fixes = g_ptr_array_new_with_free_func(g_free);
   r->skipped = g_ptr_array_new_with_free_func(g_free);
   g_array_set_clear_func(r->nodes, clear_node);
-  g_array_set_clear_func(r->edges, clear_edge);
+  g_array_set_clear_func(r->edges, ordo_edge_clear);
   g_array_set_clear_func(r->events, clear_event);
   return r;
 }

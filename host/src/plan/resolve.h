@@ -82,5 +82,7 @@ typedef struct ordo_resolution {
 
 ordo_resolution *ordo_resolve(const ordo_resolve_input *input);
 void ordo_resolution_free(ordo_resolution *resolution);
+/* GDestroyNotify of the elements of an array of edges. */
+void ordo_edge_clear(gpointer edge);
 
 #endif

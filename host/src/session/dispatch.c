@@ -22,7 +22,7 @@ static ordo_instance *instance_of(ordo_session *session, const ordo_node *node)
   return NULL;
 }
 
-ordo_status ordo_dispatch_phase(ordo_session *session, ordo_phase phase)
+static ordo_status enter_phase(ordo_session *session, ordo_phase phase)
 {
   const ordo_embedder *embedder = &session->embedder;
   while (!session->phase_entered || session->phase < phase) {
@@ -258,7 +258,7 @@ static ordo_status complete(ordo_session *session)
   if (status == ORDO_OK)
     status = ordo_calls_build(session);
   if (status == ORDO_OK)
-    status = ordo_dispatch_phase(session, ORDO_PHASE_DISPATCH);
+    status = enter_phase(session, ORDO_PHASE_DISPATCH);
   if (status != ORDO_OK)
     return fail_setup(session, NULL, status);
   g_ptr_array_set_size(session->undo_log, 0);
@@ -269,13 +269,13 @@ static ordo_status complete(ordo_session *session)
   return ORDO_OK;
 }
 
-ordo_status ordo_dispatch_next(ordo_session *session)
+static ordo_status run_next(ordo_session *session)
 {
   const ordo_embedder *embedder = &session->embedder;
   const ordo_node *node = node_at(session, session->next_node);
   double start = (double)g_get_monotonic_time() * 1e-6;
   ordo_undo *undo;
-  ordo_status status = ordo_dispatch_phase(session, node->phase);
+  ordo_status status = enter_phase(session, node->phase);
   if (status != ORDO_OK)
     return fail_setup(session, NULL, status);
   undo = ordo_undo_new(session);
@@ -307,7 +307,7 @@ ordo_status ordo_session_setup_next(ordo_session *session, const ordo_plan_node 
         session, ordo_session_refuse(session, "ordo_session_setup_next", "until the last step of the plan has run, outside of callbacks"));
   if (node)
     *node = ordo_plan_node_at(session->plan, session->next_node);
-  return ordo_session_leave(session, ordo_dispatch_next(session));
+  return ordo_session_leave(session, run_next(session));
 }
 
 ordo_status ordo_session_setup(ordo_session *session)
@@ -317,7 +317,7 @@ ordo_status ordo_session_setup(ordo_session *session)
   if (session->state != ORDO_SESSION_SETUP || session->node)
     return ordo_session_leave(session, ordo_session_refuse(session, "ordo_session_setup", "once, before training"));
   while (session->state == ORDO_SESSION_SETUP && status == ORDO_OK)
-    status = ordo_dispatch_next(session);
+    status = run_next(session);
   return ordo_session_leave(session, status);
 }
 
@@ -328,7 +328,7 @@ ordo_status ordo_session_run(ordo_session *session, const char *step)
   ordo_session_enter(session);
   node = session->state == ORDO_SESSION_SETUP && !session->node ? node_at(session, session->next_node) : NULL;
   if (node && step && (!g_strcmp0(node->id, step) || !g_strcmp0(ordo_step_name(node->step), step)))
-    return ordo_session_leave(session, ordo_dispatch_next(session));
+    return ordo_session_leave(session, run_next(session));
   for (guint i = 0; node && i < session->next_node; i++)
     if (!g_strcmp0(node_at(session, i)->id, step) || !g_strcmp0(ordo_step_name(node_at(session, i)->step), step))
       legal = g_strdup_printf("once, and it has run; %s is due", node->id);
@@ -341,7 +341,7 @@ ordo_status ordo_session_run(ordo_session *session, const char *step)
 void ordo_dispatch_teardown(ordo_session *session)
 {
   gboolean trained = session->state != ORDO_SESSION_SETUP && session->state != ORDO_SESSION_FAILED && session->state != ORDO_SESSION_DEAD;
-  if (trained && ordo_dispatch_phase(session, ORDO_PHASE_POST_DISPATCH) != ORDO_OK)
+  if (trained && enter_phase(session, ORDO_PHASE_POST_DISPATCH) != ORDO_OK)
     ordo_context_log(session->context, ORDO_LOG_WARNING, "the program's phase callback failed during teardown");
   session->where = "teardown";
   for (guint m = session->models->len; m-- > 0;) {

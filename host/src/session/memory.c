@@ -174,15 +174,6 @@ void ordo_memory_drop_owner(ordo_memory *memory, const void *owner)
   g_mutex_unlock(&memory->lock);
 }
 
-gboolean ordo_memory_owns(ordo_memory *memory, const void *pointer)
-{
-  gboolean found;
-  g_mutex_lock(&memory->lock);
-  found = g_hash_table_contains(memory->blocks, pointer);
-  g_mutex_unlock(&memory->lock);
-  return found;
-}
-
 void ordo_memory_count(ordo_memory *memory, int64_t bytes, uint32_t tag)
 {
   g_mutex_lock(&memory->lock);

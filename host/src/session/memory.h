@@ -16,7 +16,6 @@ guint ordo_memory_free(ordo_memory *memory);
 void *ordo_memory_alloc(ordo_memory *memory, size_t bytes, uint32_t tag);
 /* Null is fine. FALSE if the pointer is not a live block of this memory. */
 gboolean ordo_memory_release(ordo_memory *memory, void *pointer);
-gboolean ordo_memory_owns(ordo_memory *memory, const void *pointer);
 /* Counted beside the blocks: memory that somebody else allocated for the session (shared windows). */
 void ordo_memory_count(ordo_memory *memory, int64_t bytes, uint32_t tag);
 /* Later blocks of the tag come from `allocator` (copied), null: from the context. FALSE if another owner has set one. `owner` is any

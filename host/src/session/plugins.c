@@ -142,7 +142,8 @@ static gboolean precision_has(const ordo_precision *table, uint32_t step)
   }
 }
 
-ordo_status ordo_plugins_check_table(ordo_plugin_use *plugin, const ordo_decl *decl)
+/* Checks that the table has a member for each step of the declaration. */
+static ordo_status check_table(ordo_plugin_use *plugin, const ordo_decl *decl)
 {
   ordo_status status = ORDO_OK;
   for (uint32_t step = 0; step < ORDO_N_STEPS; step++) {
@@ -163,7 +164,7 @@ ordo_status ordo_plugins_check_table(ordo_plugin_use *plugin, const ordo_decl *d
   return status;
 }
 
-ordo_plugin_use *ordo_plugins_open(ordo_session *session, const ordo_found *found, uint32_t kind)
+static ordo_plugin_use *open_plugin(ordo_session *session, const ordo_found *found, uint32_t kind)
 {
   ordo_plugin_use *plugin = g_new0(ordo_plugin_use, 1);
   size_t before;
@@ -232,9 +233,9 @@ ordo_status ordo_plugins_load(ordo_session *session)
     size_t before = ordo_errors_count(ordo_session_errors(session));
     ordo_plugin_use *plugin = find_open(session, provider->choice->found);
     ordo_status status;
-    if (!plugin && !(plugin = ordo_plugins_open(session, provider->choice->found, provider->decl->kind)))
+    if (!plugin && !(plugin = open_plugin(session, provider->choice->found, provider->decl->kind)))
       return first_status(session, before);
-    if ((status = ordo_plugins_check_table(plugin, provider->decl)) != ORDO_OK)
+    if ((status = check_table(plugin, provider->decl)) != ORDO_OK)
       return status;
   }
   return ORDO_OK;
@@ -411,7 +412,7 @@ const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self)
     return NULL;
   plugin = find_open(session, choice->found);
   if (!plugin)
-    plugin = ordo_plugins_open(session, choice->found, ORDO_KIND_COMM_HOOK);
+    plugin = open_plugin(session, choice->found, ORDO_KIND_COMM_HOOK);
   session->where = step; /* what fails from here on fails in the strategy's step again */
   if (!plugin)
     return NULL;

@@ -34,7 +34,8 @@ gsize ordo_session_this_thread(void)
   return (gsize)g_thread_self();
 }
 
-char *ordo_session_state_text(const ordo_session *session)
+/* Names a state for error texts; freed by the caller. */
+static char *state_text(const ordo_session *session)
 {
   const char *text = state_names[session->state].text;
   const ordo_model_state *model;
@@ -65,7 +66,7 @@ ordo_status ordo_session_refuse(ordo_session *session, const char *call, const c
   if (session->state == ORDO_SESSION_FAILED)
     return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-FAILED", call, session->dead_text,
                             "destroy the session and create a new one", "the session failed before and can only be destroyed");
-  state = ordo_session_state_text(session);
+  state = state_text(session);
   why = g_strdup_printf("the session is %s; %s is legal %s", state, call, legal);
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_STATE, "E-STATE-ORDER", call, why, "keep the order of session.h",
                           "%s was called out of order", call);

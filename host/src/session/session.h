@@ -235,8 +235,6 @@ struct ordo_session {
 ordo_status ordo_session_create_with(ordo_context *context, const ordo_plan *plan, const ordo_embedder *embedder,
                                      const ordo_session_options *options, const ordo_opener *opener, ordo_session **session);
 #define ordo_session_errors(SESSION) ((SESSION)->context->errors)
-/* Names a state for error texts; freed by the caller. */
-char *ordo_session_state_text(const ordo_session *session);
 /* The refusal of a call that is not legal now; `legal` says when it would be. Returns the status of a dead session instead. */
 ordo_status ordo_session_refuse(ordo_session *session, const char *call, const char *legal);
 /* A failure that leaves nothing to go on with: the session can only be destroyed. TIMEOUT and PEER_LOST make it dead. Returns `status`. */
@@ -354,9 +352,6 @@ ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *lea
 ordo_status ordo_plugins_check_dry(ordo_session *session);
 ordo_status ordo_plugins_load(ordo_session *session);
 ordo_status ordo_plugins_probe(ordo_session *session);
-ordo_plugin_use *ordo_plugins_open(ordo_session *session, const ordo_found *found, uint32_t kind);
-/* Checks that the table has a member for each step of the declaration. */
-ordo_status ordo_plugins_check_table(ordo_plugin_use *plugin, const ordo_decl *decl);
 ordo_status ordo_plugins_make_instances(ordo_session *session);
 void ordo_plugins_destroy_instances(ordo_session *session);
 void ordo_plugins_unload(ordo_session *session);
@@ -368,9 +363,7 @@ const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **se
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis);
 
 /* dispatch.c */
-ordo_status ordo_dispatch_next(ordo_session *session);
 void ordo_dispatch_teardown(ordo_session *session);
-ordo_status ordo_dispatch_phase(ordo_session *session, ordo_phase phase);
 
 /* account.c */
 ordo_account *ordo_account_new(const ordo_mesh *mesh, ordo_memory *memory);

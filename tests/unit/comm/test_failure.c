@@ -36,7 +36,7 @@ static ordo_status differ(const ordo_comm *comm, const char *scenario, float *bu
     return ordo_all_reduce(comm, buffer, 5000, ORDO_F32, ORDO_MAX, 1.0);
   if (strcmp(scenario, "killed") == 0)
     raise(SIGKILL);
-  sleep_seconds(4); /* "late" */
+  sleep_seconds(3); /* "late" */
   return ordo_all_reduce(comm, buffer, 5000, ORDO_F32, ORDO_SUM, 1.0);
 }
 
@@ -82,7 +82,7 @@ static int act(const char *scenario, gboolean plain)
   printf("rank %d status %d waited %.2f after %.2f same %d report %d text %s\n", rank, status, waited, seconds() - begin, same, in_report,
          text);
   fflush(stdout);
-  sleep_seconds(strcmp(scenario, "late") == 0 ? 6 : 1); /* leave only after the others have seen what they must see */
+  sleep_seconds(strcmp(scenario, "late") == 0 && rank != LAST ? 4 : 1); /* leave only after the others have seen what they must see */
   ordo_errors_free(context.errors);
   return 0;
 }

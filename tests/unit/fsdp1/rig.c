@@ -58,10 +58,12 @@ float rig_initial(int untied, int param, int64_t i)
   return initial(param == RIG_HEAD && !untied ? 0 : param, i, 0);
 }
 
+enum { PERIOD = 4 }; /* of gradients, in elements */
+
 /* Small: the sum over 64 ranks and 4 micro-batches of both uses of a tied weight stays exact in fp32, over 5 ranks in bf16. */
 static float gradient(int rank, int step, int micro, int param, int64_t i)
 {
-  return (float)((rank + 2 * step + 3 * micro + param + i) % 4);
+  return (float)((rank + 2 * step + 3 * micro + param + i) % PERIOD);
 }
 
 /* ---- slices of a model axis ---- */
@@ -76,6 +78,8 @@ static int64_t global_of(const rig *r, const ordo_param *param, int64_t i)
 {
   const ordo_mesh *mesh = ordo_session_mesh(r->session);
   int64_t first[2] = {0, 0};
+  if (local_numel(param) == param->numel)
+    return i;
   const int d = HINTS[param->index] == ORDO_TP_ROW ? 1 : 0;
   for (uint32_t a = 0; a < mesh->n_axes && HINTS[param->index] != ORDO_TP_REPLICATE; a++)
     if (mesh->axes[a]->kind == ORDO_AXIS_MODEL)
@@ -560,10 +564,13 @@ static void move_reference(rig *r, const rig_step_spec *spec)
   for (int pass = 0; pass < (r->options.optimizer != NULL ? 1 : 2);
        pass++) { /* the norm first, then the update with its clip coefficient */
     double clip = pass == 1 && r->options.clip > 0.0 ? fmin(1.0, r->options.clip / (r->norm + 1e-6)) : 1.0;
-    for (int p = 0; p < RIG_PARAMS; p++)
+    for (int p = 0; p < RIG_PARAMS; p++) {
+      float grads[PERIOD];
+      int any = 0;
+      for (int i = 0; i < PERIOD; i++)
+        grads[i] = (float)(summed(r, spec, p, i, &any) * factor_of(spec, p) / WEIGHT);
       for (int64_t i = 0; root_of(r, p) == p && i < rig_numel(p); i++) {
-        int any = 0;
-        float grad = (float)(summed(r, spec, p, i, &any) * factor_of(spec, p) / WEIGHT);
+        const float grad = grads[i % PERIOD];
         if (pass == 0)
           squares += (double)grad * (double)grad;
         if (pass == 0 || !any)
@@ -572,6 +579,7 @@ static void move_reference(rig *r, const rig_step_spec *spec)
         r->reference[p][i] -= decay * r->reference[p][i];
         r->reference[p][i] -= (float)(RATE * clip) * grad;
       }
+    }
     r->norm = sqrt(squares);
   }
 }

@@ -183,24 +183,14 @@ static const ordo_edge *edge_at(const ordo_resolution *r, guint i)
   return &g_array_index(r->edges, ordo_edge, i);
 }
 
-static char *joined(const ordo_resolution *r, gboolean full)
+char *resolution_ids(const ordo_resolution *r)
 {
   GString *text = g_string_new(NULL);
   for (guint i = 0; r->legal && i < r->nodes->len; i++)
-    g_string_append_printf(text, "%s%s", i ? " > " : "", full ? node_at(r, i)->id : ordo_step_name(node_at(r, i)->step));
+    g_string_append_printf(text, "%s%s", i ? " > " : "", node_at(r, i)->id);
   if (!r->legal)
     g_string_append(text, "conflict");
   return g_string_free(text, FALSE);
-}
-
-char *resolution_steps(const ordo_resolution *r)
-{
-  return joined(r, FALSE);
-}
-
-char *resolution_ids(const ordo_resolution *r)
-{
-  return joined(r, TRUE);
 }
 
 char *resolution_cycle(const ordo_resolution *r)

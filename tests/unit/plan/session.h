@@ -32,8 +32,7 @@ const char *fake_manifest(const char *id);
 ordo_resolution *session_resolve(const session *s);
 void session_input(const session *s, ordo_resolve_input *input);
 
-/* "mesh.init > model.build > ..." with full node ids or step names only; for a conflict the cycle "a > b > a", or the codes of findings. */
-char *resolution_steps(const ordo_resolution *r);
+/* "mesh.init > model.build > ..." with full node ids; the cycle of a conflict, "a > b > a". */
 char *resolution_ids(const ordo_resolution *r);
 char *resolution_cycle(const ordo_resolution *r);
 /* Everything, to compare two resolutions: order, edges, findings, fixes, skipped, events. */
