@@ -3,7 +3,10 @@
  * It is included by kernels_impl.c alone, once per instruction set. The bits are those of ordo/half.h on every processor, NaN payloads
  * included, so that ranks with different hardware agree. Where an instruction does the same it is used: F16C and AVX-512 convert binary16,
  * except that they make a signalling NaN quiet and keep parts of payloads; groups with a NaN therefore go through half.h. bf16 is integer
- * arithmetic that the compiler vectorises. VCVTNEPS2BF16 of AVX512_BF16 is of no use: it takes subnormal numbers for zero.
+ * arithmetic that the compiler vectorises. ordo/half_array.h does the same for plugins and the host, with integers only and its own choice
+ * at run time; these are apart from it because a product converts its weights in every pass: they belong to the table of an instruction set
+ * (so every table can be tested on one processor), use its conversion instructions, and round in place without packing. VCVTNEPS2BF16 of
+ * AVX512_BF16 is of no use: it takes subnormal numbers for zero.
  */
 #ifndef KERNELS_HALF_IMPL_H
 #define KERNELS_HALF_IMPL_H
