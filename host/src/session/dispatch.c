@@ -99,14 +99,25 @@ static ordo_status restore(ordo_session *session, ordo_step step)
   return embedder->restore ? ordo_session_embedder_status(session, "restore", embedder->restore(embedder->ctx, step), before) : ORDO_OK;
 }
 
+/* The plugin's loader knows numbers. Packed leaves that it left without storage (excluded from sharding) are the host's: they are there
+ * when it is called, so that it can compare or broadcast their bytes. */
+static ordo_status call_loader(const ordo_instance *owner, ordo_model_state *model)
+{
+  ordo_session *session = model->session;
+  ordo_status status = ordo_weights_load_packed(model);
+  size_t before = ordo_errors_count(ordo_session_errors(session));
+  if (status != ORDO_OK)
+    return status;
+  return ordo_session_plugin_status(session, owner->plugin, owner->plugin->strategy->load_sharded(owner->self), before);
+}
+
 /* The strategy that made the current leaves loads them if it wants to; otherwise their placements say everything. */
-static ordo_status load_sharded(ordo_session *session, ordo_model_state *model)
+static ordo_status load_sharded(ordo_model_state *model)
 {
   for (uint32_t i = 0; i < model->view.n_leaves; i++) {
     const ordo_instance *owner = ((ordo_leaf_record *)model->view.leaves[i])->owner;
-    size_t before = ordo_errors_count(ordo_session_errors(session));
     if (owner && owner->plugin->strategy && ORDO_CAN(owner->plugin->strategy, ordo_strategy, load_sharded))
-      return ordo_session_plugin_status(session, owner->plugin, owner->plugin->strategy->load_sharded(owner->self), before);
+      return call_loader(owner, model);
   }
   return ordo_weights_load_sharded(model);
 }
@@ -126,7 +137,7 @@ static ordo_status run_host(ordo_session *session, const ordo_node *node)
   case ORDO_STEP_OPTIMIZER_CREATE:
     return create_optimizer(session, model);
   case ORDO_STEP_LOAD_SHARDED:
-    return load_sharded(session, model);
+    return load_sharded(model);
   case ORDO_STEP_SCHEDULER_CREATE:
     return create_scheduler(session, model);
   case ORDO_STEP_RESTORE_OPTIMIZER:
@@ -159,7 +170,7 @@ static ordo_status run_strategy(const ordo_instance *instance, const ordo_node *
   case ORDO_STEP_PREPARE_OPTIMIZER:
     return table->prepare_optimizer(instance->self, instance->model->optimizer);
   case ORDO_STEP_LOAD_SHARDED:
-    return ORDO_CAN(table, ordo_strategy, load_sharded) ? table->load_sharded(instance->self) : ordo_weights_load_sharded(instance->model);
+    return ORDO_CAN(table, ordo_strategy, load_sharded) ? call_loader(instance, instance->model) : ordo_weights_load_sharded(instance->model);
   default:
     return ORDO_E_INTERNAL;
   }

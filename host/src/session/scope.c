@@ -83,7 +83,10 @@ static ordo_status close_full(ordo_session *session, uint32_t index)
                             "it closes what ordo_session_gather_full opened, once", "open the scope with ordo_session_gather_full",
                             "no scope of full parameters is open on model '%s'", model->view.name);
   model->full_open = FALSE;
-  return for_full(session, index, FALSE, 0);
+  status = for_full(session, index, FALSE, 0);
+  if (status == ORDO_OK && model->full_flags & ORDO_GATHER_WRITE_BACK)
+    ordo_state_follow_stored(model);
+  return status;
 }
 
 ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags)

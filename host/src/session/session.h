@@ -297,6 +297,9 @@ ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *recor
 void ordo_convert_widen(ordo_dtype dtype, const void *src, int64_t n, float *dst);
 void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *dst);
 
+/* state.c: after the model's weights were written as they are stored, their fp32 masters follow; those of others keep every bit. */
+void ordo_state_follow_stored(ordo_model_state *model);
+
 /* inject.c */
 ordo_status ordo_inject_freeze(ordo_instance *instance, ordo_param_record *record);
 ordo_status ordo_inject_store(ordo_instance *instance, ordo_param_record *record, const ordo_dtype_ops *ops);
@@ -349,6 +352,8 @@ void ordo_undo_apply(ordo_undo *undo, ordo_session *session);
 /* weights.c */
 ordo_status ordo_weights_load(ordo_model_state *model);
 ordo_status ordo_weights_load_sharded(ordo_model_state *model);
+/* Only what is stored in an opaque type and has no storage yet. */
+ordo_status ordo_weights_load_packed(ordo_model_state *model);
 ordo_status ordo_weights_sync(ordo_model_state *model);
 ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *chunk, float *dst);
 ordo_status ordo_weights_materialise_grads(ordo_model_state *model);

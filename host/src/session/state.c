@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+enum { FOLLOW_PIECE = 512 }; /* elements that are rounded at a time */
+
 /* Why state stays where it is while a scope of full parameters is open. */
 static const char copies[] = "the program changes copies there, which reach the shards, and write over them, when it is closed";
 
@@ -152,6 +154,39 @@ static void refresh_stored(ordo_leaf_record *record, const ordo_chunk *held)
   if (leaf->master && leaf->data && ordo_dtype_size(leaf->dtype) && !record->model->session->space)
     ordo_convert_narrow(leaf->dtype, (const float *)leaf->master->data + held->leaf_offset, ordo_chunk_numel(held),
                         (char *)leaf->data + (size_t)held->leaf_offset * ordo_dtype_size(leaf->dtype));
+}
+
+/* The other way round: elements that were written as the model stores them become their master's. One that is still the rounding of its
+ * master was not written, and keeps what the rounding lost. */
+static void follow_stored(ordo_leaf_record *record, const ordo_chunk *held)
+{
+  const ordo_leaf *leaf = &record->leaf;
+  const size_t size = ordo_dtype_size(leaf->dtype);
+  float *master = (float *)leaf->master->data + held->leaf_offset;
+  const char *stored = (const char *)leaf->data + (size_t)held->leaf_offset * size;
+  const int64_t numel = ordo_chunk_numel(held);
+  uint64_t rounded[FOLLOW_PIECE];
+  for (int64_t i = 0; i < numel; i += FOLLOW_PIECE) {
+    const int64_t n = MIN(numel - i, (int64_t)FOLLOW_PIECE);
+    ordo_convert_narrow(leaf->dtype, master + i, n, rounded);
+    for (int64_t k = 0; k < n; k++) {
+      const char *now = stored + (size_t)(i + k) * size;
+      if (memcmp((const char *)rounded + (size_t)k * size, now, size) != 0)
+        ordo_convert_widen(leaf->dtype, now, 1, &master[i + k]);
+    }
+  }
+}
+
+void ordo_state_follow_stored(ordo_model_state *model)
+{
+  for (uint32_t i = 0; !model->session->space && i < model->view.n_leaves; i++) {
+    ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
+    const ordo_leaf *leaf = &record->leaf;
+    if (!leaf->master || !leaf->master->data || !leaf->data || !is_float(leaf->dtype))
+      continue;
+    for (uint64_t c = 0; c < record->placement.n_chunks; c++)
+      follow_stored(record, &record->placement.chunks[c]);
+  }
 }
 
 static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, const ordo_chunk *chunk, int32_t slot, float *packed,

@@ -140,11 +140,14 @@ static ordo_status bind_params(ordo_model_state *model, ordo_leaf *leaf)
   return ordo_leaves_bind(model, record, leaf->data, leaf->grad);
 }
 
-ordo_status ordo_weights_load(ordo_model_state *model)
+/* Leaves that have no storage yet; `packed`: those of opaque types alone. */
+static ordo_status load_fresh(ordo_model_state *model, gboolean packed)
 {
   for (uint32_t i = 0; i < model->view.n_leaves; i++) {
     ordo_leaf *leaf = model->view.leaves[i];
     gboolean fresh;
+    if (packed && !leaf->opaque)
+      continue;
     ordo_status status = ensure_data(model, leaf, &fresh);
     if (status == ORDO_OK && fresh)
       status = fill(model, leaf);
@@ -154,6 +157,16 @@ ordo_status ordo_weights_load(ordo_model_state *model)
       return status;
   }
   return ORDO_OK;
+}
+
+ordo_status ordo_weights_load(ordo_model_state *model)
+{
+  return load_fresh(model, FALSE);
+}
+
+ordo_status ordo_weights_load_packed(ordo_model_state *model)
+{
+  return load_fresh(model, TRUE);
 }
 
 ordo_status ordo_weights_load_sharded(ordo_model_state *model)
