@@ -551,6 +551,7 @@ void sharding_destroy(sharding *s)
   free_shards(s);
   job->free(job->ctx, s->low_recv);
   job->free(job->ctx, s->wire_block);
+  job->free(job->ctx, s->wire_sizes);
   job->free(job->ctx, s->spare_shard);
   job->free(job->ctx, s->staging_gather);
   job->free(job->ctx, s->staging_reduce);

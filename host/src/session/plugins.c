@@ -142,6 +142,18 @@ static gboolean precision_has(const ordo_precision *table, uint32_t step)
   }
 }
 
+/* One of them alone would pack what nobody unpacks, or, left out of the question who packs, be dead without a word. */
+static ordo_status check_wire(ordo_plugin_use *plugin)
+{
+  const ordo_precision *table = plugin->precision;
+  const int n = table ? (ORDO_CAN(table, ordo_precision, pre_all_gather) != 0) + (ORDO_CAN(table, ordo_precision, post_all_gather) != 0) +
+                            (ORDO_CAN(table, ordo_precision, wire_bytes) != 0)
+                      : 0;
+  return n == 0 || n == 3 ? ORDO_OK
+                          : refuse_table(plugin, "the plugin's table has a part of pre_all_gather, post_all_gather and wire_bytes only",
+                                         "precision.h: all three or none");
+}
+
 /* Checks that the table has a member for each step of the declaration. */
 static ordo_status check_table(ordo_plugin_use *plugin, const ordo_decl *decl)
 {
@@ -155,6 +167,8 @@ static ordo_status check_table(ordo_plugin_use *plugin, const ordo_decl *decl)
     if (!there)
       status = refuse_table(plugin, what, decl->step_origin[step]);
   }
+  if (status == ORDO_OK)
+    status = check_wire(plugin);
   if (decl->reduces && plugin->strategy && !ORDO_CAN(plugin->strategy, ordo_strategy, reduce))
     status = refuse_table(plugin, "the manifest says reduces=yes, but the plugin's table has no reduce", decl->reduces_origin);
   if (plugin->strategy && ORDO_CAN(plugin->strategy, ordo_strategy, post_step) != (int)((decl->events >> ORDO_EVENT_POST_STEP) & 1u))
@@ -372,18 +386,52 @@ void ordo_plugins_unload(ordo_session *session)
   }
 }
 
+/* ---- the packer of what is gathered, as strategies see it: refusals are those of its own plugin, not of the strategy that called ---- */
+
+static ordo_status wire_status(ordo_instance *instance, const char *where, ordo_status (*call)(void *, const ordo_leaf *, const void *, int64_t, void *),
+                               const ordo_leaf *leaf, const void *src, int64_t n, void *dst)
+{
+  ordo_session *session = instance->session;
+  const char *outer = session->where;
+  size_t before = ordo_errors_count(ordo_session_errors(session));
+  session->where = where;
+  ordo_status status = ordo_session_plugin_status(session, instance->plugin, call(instance->self, leaf, src, n, dst), before);
+  session->where = outer;
+  return status;
+}
+
+static ordo_status wire_pack(void *self, const ordo_leaf *leaf, const void *src, int64_t n, void *wire)
+{
+  ordo_instance *instance = self;
+  return wire_status(instance, "pre_all_gather", instance->plugin->precision->pre_all_gather, leaf, src, n, wire);
+}
+
+static ordo_status wire_unpack(void *self, const ordo_leaf *leaf, const void *wire, int64_t n, void *dst)
+{
+  ordo_instance *instance = self;
+  return wire_status(instance, "post_all_gather", instance->plugin->precision->post_all_gather, leaf, wire, n, dst);
+}
+
+static int64_t wire_bytes(void *self, const ordo_leaf *leaf, int64_t n)
+{
+  ordo_instance *instance = self;
+  return instance->plugin->precision->wire_bytes(instance->self, leaf, n);
+}
+
+static const ordo_precision guarded_wire = {
+    .struct_size = sizeof guarded_wire, .pre_all_gather = wire_pack, .post_all_gather = wire_unpack, .wire_bytes = wire_bytes};
+
 const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **self)
 {
   const GPtrArray *instances = model->session->instances;
   *self = NULL;
   for (guint i = 0; i < instances->len; i++) {
-    const ordo_instance *instance = g_ptr_array_index(instances, i);
+    ordo_instance *instance = g_ptr_array_index(instances, i);
     const ordo_precision *table = instance->plugin->precision;
-    if (instance->model != model || !table || !ORDO_CAN(table, ordo_precision, wire_bytes) || !table->pre_all_gather ||
-        !table->post_all_gather)
-      continue;
-    *self = instance->self;
-    return table;
+    if (instance->model != model || !table || !ORDO_CAN(table, ordo_precision, wire_bytes))
+      continue; /* all three are there, see check_wire */
+    *self = instance;
+    return &guarded_wire;
   }
   return NULL;
 }

@@ -69,6 +69,16 @@ static ordo_status open_full(ordo_session *session, uint32_t index, uint32_t fla
   return status;
 }
 
+/* What was written is in the leaves. Replicas that no strategy gathers (ddp) have what their own rank wrote, which with RANK0_ONLY is
+ * nothing on all but one; and a master that did not follow would undo everything in the next update. */
+static ordo_status take_over(ordo_model_state *model)
+{
+  ordo_status status = model->full_flags & ORDO_GATHER_RANK0_ONLY ? ordo_weights_broadcast(model) : ORDO_OK;
+  if (status == ORDO_OK)
+    ordo_state_follow_stored(model);
+  return status == ORDO_OK ? ORDO_OK : ordo_session_fail(model->session, status);
+}
+
 static ordo_status close_full(ordo_session *session, uint32_t index)
 {
   static const char call[] = "ordo_session_release_full";
@@ -84,9 +94,7 @@ static ordo_status close_full(ordo_session *session, uint32_t index)
                             "no scope of full parameters is open on model '%s'", model->view.name);
   model->full_open = FALSE;
   status = for_full(session, index, FALSE, 0);
-  if (status == ORDO_OK && model->full_flags & ORDO_GATHER_WRITE_BACK)
-    ordo_state_follow_stored(model);
-  return status;
+  return status == ORDO_OK && model->full_flags & ORDO_GATHER_WRITE_BACK ? take_over(model) : status;
 }
 
 ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags)

@@ -54,6 +54,7 @@ typedef struct ordo_param_record {
   float *sum_storage;             /* root: what the host allocated for it, null if it has another place */
   gboolean sum_held;              /* root: the sum holds something */
   gint64 summed_in;               /* root: serial of the micro-batch that was added last */
+  const ordo_instance *packer;    /* whose opaque type it is stored in, null: none */
 } ordo_param_record;
 
 typedef struct ordo_unit_record {
@@ -297,6 +298,12 @@ ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *recor
 void ordo_convert_widen(ordo_dtype dtype, const void *src, int64_t n, float *dst);
 void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *dst);
 
+/* opaque.c: a type that the host can compute sizes with. */
+gboolean ordo_opaque_is_complete(const ordo_dtype_ops *ops);
+/* All elements of a leaf of an opaque type, to its storage and back. A refusal names the leaf, the type and the plugin that owns it. */
+ordo_status ordo_opaque_pack(ordo_model_state *model, const ordo_leaf *leaf, const float *src);
+ordo_status ordo_opaque_unpack(ordo_model_state *model, const ordo_leaf *leaf, float *dst);
+
 /* state.c: after the model's weights were written as they are stored, their fp32 masters follow; those of others keep every bit. */
 void ordo_state_follow_stored(ordo_model_state *model);
 
@@ -354,6 +361,8 @@ ordo_status ordo_weights_load(ordo_model_state *model);
 ordo_status ordo_weights_load_sharded(ordo_model_state *model);
 /* Only what is stored in an opaque type and has no storage yet. */
 ordo_status ordo_weights_load_packed(ordo_model_state *model);
+/* Replicas on every axis become what coordinate 0 has, whatever no_weight_sync says. */
+ordo_status ordo_weights_broadcast(ordo_model_state *model);
 ordo_status ordo_weights_sync(ordo_model_state *model);
 ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *chunk, float *dst);
 ordo_status ordo_weights_materialise_grads(ordo_model_state *model);

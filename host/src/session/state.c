@@ -207,7 +207,6 @@ static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, 
 static ordo_status move_packed(ordo_leaf_record *record, const ordo_chunk *held, const ordo_chunk *chunk, float *packed, gboolean out)
 {
   const ordo_leaf *leaf = &record->leaf;
-  const ordo_dtype_ops *ops = leaf->opaque;
   g_autofree float *values = g_try_new(float, (gsize)MAX(leaf->numel, 1));
   copying c = {.dtype = ORDO_F32, .packed = packed, .out = out};
   if (!values)
@@ -215,15 +214,12 @@ static ordo_status move_packed(ordo_leaf_record *record, const ordo_chunk *held,
   if (!leaf->data)
     return ORDO_E_NOT_FOUND;
   c.array = values + held->leaf_offset;
-  ordo_status status = ops->unpack(ops->ctx, leaf->data, leaf->numel, values);
+  ordo_status status = ordo_opaque_unpack(record->model, leaf, values);
   if (status == ORDO_OK)
     for_runs(chunk, held->extent, held->offset, held->begin, copy_run, &c);
   if (status == ORDO_OK && !out)
-    status = ops->pack(ops->ctx, values, leaf->numel, leaf->data);
-  return status == ORDO_OK ? ORDO_OK
-                           : refuse(record->model->session, ORDO_E_INVALID, "E-OPAQUE-UNPACK", leaf->name, ops->name,
-                                    "this is a defect of the plugin that owns the type: report it to its author with this text",
-                                    "packed weights cannot be converted");
+    status = ordo_opaque_pack(record->model, leaf, values);
+  return status;
 }
 
 /* Slots are asked for here, so that "no state yet" is one answer whoever copies. */
