@@ -1,8 +1,9 @@
 /* qlora.c - a precision plugin for fine-tuning: a frozen base whose linear layers are stored in 4 bits, and small trained adapters.
  *
  * QLoRA (Dettmers et al. 2023): weights of the chosen layers become NF4, 16 fixed levels and the largest magnitude of each block of 32
- * elements (option block; 64 in the paper, which does not divide the rows of every model); each such layer gets a low-rank addition y += alpha / rank (x A^T) B^T with A random and B zero, so training starts from the
- * base. Only adapters require gradients, so only they are in the optimizer, in gradients and in reductions.
+ * elements (option block; 64 in the paper, which does not divide the rows of every model); each such layer gets a low-rank addition y +=
+ * alpha / rank (x A^T) B^T with A random and B zero, so training starts from the base. Only adapters require gradients, so only they are in
+ * the optimizer, in gradients and in reductions.
  *
  * All of it happens in model.inject, before there are weights: the plugin describes, the host stores (packs when weights are loaded,
  * unpacks a unit while it runs), strategies move the packed bytes, the embedder computes with the adapters.
@@ -212,7 +213,8 @@ static ordo_status check_rows(const qlora *self, const char *targets)
   snprintf(text, sizeof text, "option 'block' is %lld, which does not divide the rows of %lld elements of '%%.200s'; for all targets: %s",
            (long long)self->block, (long long)bad->shape[1], used > 0 ? fits : "no multiple of 8 does");
   return fail(self, ORDO_E_INVALID, text, bad->name,
-              used > 0 ? "write qlora:block=N with one of these" : "leave layers out of the option 'targets', or change the sizes of the model");
+              used > 0 ? "write qlora:block=N with one of these"
+                       : "leave layers out of the option 'targets', or change the sizes of the model");
 }
 
 /* snippet: inject */

@@ -167,6 +167,11 @@ with Outside(source, build, prefix) as outside:
     for strategy, ranks in (("tp", 1), ("tp", 2), ("tp=2+fsdp2", 4)):
         check(not outside.train(strategy, qlora, ranks=ranks), f"{strategy} cuts a packed base")
         check("stored as nf4 and cannot be cut" in outside.last.stderr and "q_proj" in outside.last.stderr, f"{strategy}: {outside.last.stderr}")
+    # replicated by a plan file it is not cut, and its adapters train
+    open(f"{outside.work}/mlp.plan", "w").write("model.layers.*.mlp.* = replicate\n")
+    mlp = qlora + ":targets=gate_proj,up_proj,down_proj"
+    for ours, theirs in zip(rows(outside.must_train(f"tp:plan={outside.work}/mlp.plan", mlp, ranks=2), *values), rows(outside.must_train("none", mlp), *values)):
+        check(abs(ours[0] - theirs[0]) <= 1e-5 * theirs[0] and abs(ours[1] - theirs[1]) <= 2e-4 * theirs[1], f"tp beside replicated packed layers: {ours}, one rank {theirs}")
     outside.paths = example
 
     # the model that the command makes when it is told nothing has rows of 128 and 352 elements: the example's own block fits

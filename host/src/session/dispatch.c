@@ -170,7 +170,8 @@ static ordo_status run_strategy(const ordo_instance *instance, const ordo_node *
   case ORDO_STEP_PREPARE_OPTIMIZER:
     return table->prepare_optimizer(instance->self, instance->model->optimizer);
   case ORDO_STEP_LOAD_SHARDED:
-    return ORDO_CAN(table, ordo_strategy, load_sharded) ? call_loader(instance, instance->model) : ordo_weights_load_sharded(instance->model);
+    return ORDO_CAN(table, ordo_strategy, load_sharded) ? call_loader(instance, instance->model)
+                                                        : ordo_weights_load_sharded(instance->model);
   default:
     return ORDO_E_INTERNAL;
   }

@@ -147,8 +147,8 @@ static ordo_status check_spec(ordo_instance *instance, const ordo_leaf_spec *spe
   ordo_model_state *model = instance->model;
   const ordo_mesh *mesh = instance->session->mesh;
   if (!spec->name || !*spec->name || spec->numel < 0 || (!ordo_dtype_size(spec->dtype) && !spec->opaque) ||
-      (spec->opaque && !ordo_opaque_is_complete(spec->opaque)) ||
-      (spec->n_params && !spec->params) || (spec->placement.n_chunks && !spec->placement.chunks))
+      (spec->opaque && !ordo_opaque_is_complete(spec->opaque)) || (spec->n_params && !spec->params) ||
+      (spec->placement.n_chunks && !spec->placement.chunks))
     return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE",
                   "it needs a name, a known type, a size of 0 or more, and arrays where it counts elements",
                   "a new leaf is not well formed", spec->name);

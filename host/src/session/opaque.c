@@ -30,8 +30,8 @@ static ordo_status refused(ordo_model_state *model, const char *what, const char
                           "the packed weights of '%s' cannot be %sed", name, what);
 }
 
-static ordo_status convert(ordo_model_state *model, const char *name, const ordo_param *param, const ordo_dtype_ops *ops, const void *packed,
-                           int64_t numel, float *dst)
+static ordo_status convert(ordo_model_state *model, const char *name, const ordo_param *param, const ordo_dtype_ops *ops,
+                           const void *packed, int64_t numel, float *dst)
 {
   ordo_status status = ordo_plugin_known_status(ops->unpack(ops->ctx, packed, numel, dst));
   return status == ORDO_OK ? ORDO_OK : refused(model, "unpack", name, param, ops, status);

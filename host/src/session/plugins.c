@@ -388,8 +388,9 @@ void ordo_plugins_unload(ordo_session *session)
 
 /* ---- the packer of what is gathered, as strategies see it: refusals are those of its own plugin, not of the strategy that called ---- */
 
-static ordo_status wire_status(ordo_instance *instance, const char *where, ordo_status (*call)(void *, const ordo_leaf *, const void *, int64_t, void *),
-                               const ordo_leaf *leaf, const void *src, int64_t n, void *dst)
+static ordo_status wire_status(ordo_instance *instance, const char *where,
+                               ordo_status (*call)(void *, const ordo_leaf *, const void *, int64_t, void *), const ordo_leaf *leaf,
+                               const void *src, int64_t n, void *dst)
 {
   ordo_session *session = instance->session;
   const char *outer = session->where;

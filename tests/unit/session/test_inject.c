@@ -208,9 +208,9 @@ static void sizes_of_a_type_have_limits(void **state)
 {
   static const struct {
     int64_t elements, bytes, side;
-  } bad[] = {{(1 << 30) + 1, 4, 0},     {INT64_MAX, 4, 0},           {BLOCK, BLOCK * 16 + 4096 + 1, 0}, {BLOCK, INT64_MAX / 2, 0},
-             {BLOCK, 0, 0},             {BLOCK, -4, 0},              {BLOCK, 4, ((int64_t)1 << 40) + 1}, {BLOCK, 4, INT64_MAX},
-             {BLOCK, 4, -1},            {0, 4, 0}};
+  } bad[] = {{(1 << 30) + 1, 4, 0}, {INT64_MAX, 4, 0}, {BLOCK, BLOCK * 16 + 4096 + 1, 0},  {BLOCK, INT64_MAX / 2, 0},
+             {BLOCK, 0, 0},         {BLOCK, -4, 0},    {BLOCK, 4, ((int64_t)1 << 40) + 1}, {BLOCK, 4, INT64_MAX},
+             {BLOCK, 4, -1},        {0, 4, 0}};
   (void)state;
   for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
     ordo_dtype_ops ops = toy;

@@ -1,8 +1,8 @@
 /* packer.c - a precision plugin for tests: parameters of 16 bits that are packed in all-gathers, exactly, in a byte more than they take.
  *
  * Every byte is turned over on the way, so parameters that were packed and not unpacked, or the reverse, are wrong everywhere; and a leaf
- * whose type it is not told right would have another number of bytes. Option `how` makes it break its promises; as packer_part it has one of
- * the three functions only.
+ * whose type it is not told right would have another number of bytes. Option `how` makes it break its promises; as packer_part it has one
+ * of the three functions only.
  */
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
