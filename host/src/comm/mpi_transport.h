@@ -48,7 +48,8 @@ void ordo_mpi_forget(ordo_exchange *exchange);
 typedef int (*ordo_mpi_work)(void *subject);
 /* Runs work(subject), and gives it up at the deadline or when a peer of `link` (null: unknown) has ended. After an error the subject is
  * left behind, because MPI may still be working on it. Errors: TIMEOUT, PEER_LOST, and those of ordo_mpi_failed. */
-ordo_status ordo_mpi_call(ordo_hub *hub, const ordo_mpi_link *link, const char *where, const char *doing, ordo_mpi_work work, void *subject);
+ordo_status ordo_mpi_call(ordo_hub *hub, const ordo_mpi_link *link, const char *where, const char *doing, ordo_mpi_work work,
+                          void *subject);
 
 /* Names the peers on this node that are stopped (SIGSTOP, a debugger); null: none. Free with g_free. */
 char *ordo_mpi_stopped(const ordo_mpi_link *link);

@@ -235,7 +235,7 @@ static void check_together(ordo_reader *reader, const GPtrArray *choices)
       continue;
     repeats = TRUE;
     complain(reader, "E-EXPRESSION", NULL, "a plugin has one place in the order", "remove one of the two", "plugin '%s' stands twice",
-               choice->found->manifest->id);
+             choice->found->manifest->id);
   }
   if (n_open > 1 && !repeats) /* sizes are counted when it is clear of what */
     complain(reader, "E-EXPRESSION", NULL, "only one part can take the ranks that are left", "write NAME=SIZE for all parts but one",

@@ -95,8 +95,8 @@ static int act(void)
 static void the_others_end(const char *where, const char *const words[])
 {
   g_autofree char *output = NULL;
-  const char *arguments[] = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--enable-recovery", "--timeout", "60",
-                             "-n",     "3",                   program,           "rank",              where,       NULL};
+  const char *arguments[] = {
+      "mpirun", "--allow-run-as-root", "--oversubscribe", "--enable-recovery", "--timeout", "60", "-n", "3", program, "rank", where, NULL};
   assert_true(g_spawn_sync(NULL, (char **)arguments, NULL, G_SPAWN_SEARCH_PATH | G_SPAWN_STDERR_TO_DEV_NULL, NULL, NULL, &output, NULL,
                            NULL, NULL));
   g_auto(GStrv) lines = g_strsplit(output, "\n", -1);

@@ -1,5 +1,5 @@
-/* test_reductions.c - what is asked of the communicator for a gradient, and on whose account its memory is: things that a right sum does not
- * show. See ../fsdp1/rig.h. Under mpirun on 1, 2 or 4 ranks, where fp16 is exact here; argument 1 is the plugin path.
+/* test_reductions.c - what is asked of the communicator for a gradient, and on whose account its memory is: things that a right sum does
+ * not show. See ../fsdp1/rig.h. Under mpirun on 1, 2 or 4 ranks, where fp16 is exact here; argument 1 is the plugin path.
  */
 #include "../fsdp1/rig.h"
 
