@@ -160,16 +160,24 @@ void bench_print_shapes(void)
 
 static struct {
   const struct kernels *real;
+  const struct kernels_rounded *rounded; /* null: kernels that round as they go are replaced by those that do not round */
   struct kernels table;
-  double seconds;
+  struct kernels_rounded rounded_table;
+  double seconds, rounded_seconds;
 } conversions;
+
+/* Adds what CALL takes to a sum of seconds. */
+#define TIME(SECONDS, CALL)                     \
+  do {                                          \
+    double start = bench_now();                 \
+    CALL;                                       \
+    conversions.SECONDS += bench_now() - start; \
+  } while (0)
 
 #define TIMED(NAME, FROM, TO)                                  \
   static void timed_##NAME(size_t n, const FROM *from, TO *to) \
   {                                                            \
-    double start = bench_now();                                \
-    conversions.real->NAME(n, from, to);                       \
-    conversions.seconds += bench_now() - start;                \
+    TIME(seconds, conversions.real->NAME(n, from, to));        \
   }
 TIMED(f32_from_bf16, uint16_t, float)
 TIMED(f32_from_f16, uint16_t, float)
@@ -178,9 +186,59 @@ TIMED(f16_from_f32, float, uint16_t)
 TIMED(round_bf16, float, float)
 TIMED(round_f16, float, float)
 
-const struct kernels *bench_timed_kernels(const struct kernels *kernels)
+/* PARAMETERS and ARGUMENTS in parentheses. */
+#define TIMED_ROUNDED(NAME, PARAMETERS, ARGUMENTS)                \
+  static void rounded_##NAME PARAMETERS                           \
+  {                                                               \
+    if (conversions.rounded != NULL)                              \
+      TIME(rounded_seconds, conversions.rounded->NAME ARGUMENTS); \
+    else                                                          \
+      TIME(rounded_seconds, conversions.real->NAME ARGUMENTS);    \
+  }
+TIMED_ROUNDED(add, (size_t n, const float *x, float *delta, float *sum), (n, x, delta, sum))
+TIMED_ROUNDED(scale, (size_t n, float factor, float *x), (n, factor, x))
+TIMED_ROUNDED(rms_forward, (size_t rows, size_t columns, const float *x, const float *weight, float eps, float *y, float *inv),
+              (rows, columns, x, weight, eps, y, inv))
+TIMED_ROUNDED(add_rms_forward,
+              (size_t rows, size_t columns, const float *x, float *delta, float *sum, const float *weight, float eps, float *y, float *inv),
+              (rows, columns, x, delta, sum, weight, eps, y, inv))
+TIMED_ROUNDED(rms_apply, (size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *y),
+              (rows, columns, x, weight, inv, y))
+TIMED_ROUNDED(rms_backward,
+              (size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *dy, float *dx, float *dweight),
+              (rows, columns, x, weight, inv, dy, dx, dweight))
+TIMED_ROUNDED(rope, (size_t heads, size_t half, const float *cosine, const float *sine, float sign, float *x),
+              (heads, half, cosine, sine, sign, x))
+TIMED_ROUNDED(swiglu_forward, (size_t n, float *gate, float *up, float *act), (n, gate, up, act))
+TIMED_ROUNDED(swiglu_backward, (size_t n, float *gate, float *up, float *grad), (n, gate, up, grad))
+TIMED_ROUNDED(softmax_causal, (size_t rows, size_t columns, size_t stride, size_t first, float scale, float *scores, float *lse),
+              (rows, columns, stride, first, scale, scores, lse))
+TIMED_ROUNDED(softmax_again, (size_t rows, size_t columns, size_t stride, size_t first, float scale, float *scores, const float *lse),
+              (rows, columns, stride, first, scale, scores, lse))
+TIMED_ROUNDED(softmax_backward, (size_t rows, size_t columns, size_t stride, float scale, float *p, const float *delta, float *dp),
+              (rows, columns, stride, scale, p, delta, dp))
+
+/* Nothing but rounding. */
+static void rounded_round_rows(size_t rows, size_t columns, size_t stride, float *x)
+{
+  if (conversions.rounded != NULL)
+    TIME(rounded_seconds, conversions.rounded->round_rows(rows, columns, stride, x));
+}
+
+static float rounded_exp_sum(size_t n, float *x, float *max)
+{
+  float sum;
+  if (conversions.rounded != NULL)
+    TIME(rounded_seconds, sum = conversions.rounded->exp_sum(n, x, max));
+  else
+    TIME(rounded_seconds, sum = conversions.real->exp_sum(n, x, max));
+  return sum;
+}
+
+const struct kernels *bench_timed_kernels(const struct kernels *kernels, const struct kernels_rounded *rounded)
 {
   conversions.real = kernels;
+  conversions.rounded = rounded;
   conversions.table = *kernels;
   conversions.table.f32_from_bf16 = timed_f32_from_bf16;
   conversions.table.f32_from_f16 = timed_f32_from_f16;
@@ -188,12 +246,29 @@ const struct kernels *bench_timed_kernels(const struct kernels *kernels)
   conversions.table.f16_from_f32 = timed_f16_from_f32;
   conversions.table.round_bf16 = timed_round_bf16;
   conversions.table.round_f16 = timed_round_f16;
+  conversions.rounded_table = (struct kernels_rounded){
+      .round_rows = rounded_round_rows,
+      .add = rounded_add,
+      .scale = rounded_scale,
+      .rms_forward = rounded_rms_forward,
+      .add_rms_forward = rounded_add_rms_forward,
+      .rms_apply = rounded_rms_apply,
+      .rms_backward = rounded_rms_backward,
+      .rope = rounded_rope,
+      .swiglu_forward = rounded_swiglu_forward,
+      .swiglu_backward = rounded_swiglu_backward,
+      .softmax_causal = rounded_softmax_causal,
+      .softmax_again = rounded_softmax_again,
+      .softmax_backward = rounded_softmax_backward,
+      .exp_sum = rounded_exp_sum,
+  };
+  conversions.table.bf16 = conversions.table.f16 = &conversions.rounded_table;
+  conversions.seconds = conversions.rounded_seconds = 0.0;
   return &conversions.table;
 }
 
-double bench_conversion_seconds(void)
+double bench_conversion_seconds(double *rounded)
 {
-  double seconds = conversions.seconds;
-  conversions.seconds = 0.0;
-  return seconds;
+  *rounded = conversions.rounded_seconds;
+  return conversions.seconds;
 }

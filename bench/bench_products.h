@@ -19,10 +19,11 @@ double bench_recorded_flop(int bf16);
 /* Seconds of each shape, to see which products are slow. */
 void bench_print_shapes(void);
 
-/* `kernels` with conversions that add up their time. */
-const struct kernels *bench_timed_kernels(const struct kernels *kernels);
-/* Seconds in conversions since the last call. */
-double bench_conversion_seconds(void);
+/* `kernels` with conversions, and kernels that round as they go, adding up their time from zero. The latter are `rounded`; null: those of
+ * `kernels` that do the same without rounding. */
+const struct kernels *bench_timed_kernels(const struct kernels *kernels, const struct kernels_rounded *rounded);
+/* Seconds in conversions; in kernels that round as they go, all of it. */
+double bench_conversion_seconds(double *rounded);
 
 double bench_now(void);
 

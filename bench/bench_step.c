@@ -7,7 +7,7 @@
  *   bench_step [--precision P] --serve                      one step per input line, answers with its seconds (for peer_torch.py)
  *
  * With a precision other than fp32 an fp32 step runs before each step, and what is between the two is their ratio; the conversions of a
- * step are timed in a run of their own.
+ * step are timed in runs of their own. A kernel that rounds as it goes counts with what the rounding adds to it.
  *
  * It refuses to report on a generic OpenBLAS kernel: the ratio would look good and mean nothing.
  */
@@ -221,17 +221,25 @@ static double one_step(struct bench *b)
   return bench_now() - start;
 }
 
-/* Seconds of a step's conversions. */
-static double conversions_of_a_step(struct bench *b)
+/* Seconds of a step in conversions; in kernels that round as they go, with the rounding or without it. */
+static double timed_step(struct bench *b, int rounds, double *rounded)
 {
   const struct kernels *plain = b->kernels;
-  b->kernels = bench_timed_kernels(plain);
+  b->kernels = bench_timed_kernels(plain, rounds ? kernels_rounded(plain, b->precision->matmul) : NULL);
   llama_set_kernels(b->model, b->kernels);
-  (void)bench_conversion_seconds();
   (void)one_step(b);
   b->kernels = plain;
   llama_set_kernels(b->model, plain);
-  return bench_conversion_seconds();
+  return bench_conversion_seconds(rounded);
+}
+
+/* Seconds of a step's conversions: the passes that do nothing else, and what rounding adds to the kernels that do it as they go, which is
+ * their time less that of the same kernels without it in the next step. */
+static double conversions_of_a_step(struct bench *b)
+{
+  double with = 0.0, without = 0.0, passes = timed_step(b, 1, &with);
+  (void)timed_step(b, 0, &without);
+  return passes + with - without;
 }
 
 /* ---- reports ---- */
@@ -308,10 +316,11 @@ static void measure(struct bench *b, struct bench *fp32, size_t rounds, double *
 
 static void print_precision(struct bench *b, double *series[N_SERIES], size_t rounds)
 {
-  double step = median(series[STEP], rounds), bf16 = median(series[BF16_PRODUCTS], rounds), conversions[3];
-  for (int i = 0; i < 3; i++)
+  enum { TIMES = 5 };
+  double step = median(series[STEP], rounds), bf16 = median(series[BF16_PRODUCTS], rounds), conversions[TIMES];
+  for (int i = 0; i < TIMES; i++)
     conversions[i] = conversions_of_a_step(b);
-  double seconds = median(conversions, 3);
+  double seconds = median(conversions, TIMES);
   printf("precision       %s: %.3f x the fp32 step of %.1f ms (median of %zu neighbouring pairs)\n", b->precision->name,
          median(series[RATIO], rounds), median(series[FP32_STEP], rounds) * 1e3, rounds);
   printf("conversions     %.1f ms, %.1f%% of the step\n", seconds * 1e3, 100.0 * seconds / step);

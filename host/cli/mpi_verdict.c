@@ -1,7 +1,8 @@
 /* mpi_verdict.c - how a run on several ranks ended: its exit code, and the one error that says it.
  *
  * mpirun's own exit code is that of the first rank which failed, or 128 + signal, or that of its own failure to start; its messages
- * (mpi_noise.c) tell these apart. A rank that ends with an exit code of Ordo has said why, so nothing is added.
+ * (mpi_noise.c) tell these apart. A rank that ends with an exit code of Ordo has said why, and nothing is added; but
+ * a library or plugin may call exit with the same code, and then nobody has.
  */
 #include "cli.h"
 
@@ -57,9 +58,9 @@ int cli_mpi_verdict(const ordo_cli *cli, const cli_noise *noise, int ranks, int 
   if (signal_number)
     return rank_lost(cli, ranks, rank, signal_number);
   int code = exit_code >= 0 ? exit_code : WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  if ((exit_code > 0 || (code > 0 && cli_noise_rank_spoke(noise))) && code <= CLI_REFUSED)
+  if (code > 0 && code <= CLI_REFUSED && cli_noise_rank_spoke(noise))
     return code; /* the rank has said why; mpirun sometimes loses its own message about that */
-  if (exit_code == 0 || (exit_code > CLI_REFUSED && exit_code <= 128)) {
+  if (exit_code >= 0 && exit_code <= 128) {
     g_autofree char *what = g_strdup_printf("rank %d left the run with exit code %d", rank, exit_code);
     cli_error(cli, "E-RUN-RANK-LOST", what, NULL,
               "the program did not end the run in its own way: a library or plugin called exit\nthe other ranks were ended",

@@ -64,6 +64,37 @@ static void split_pair(ordo_cli *cli, cli_plan_options *o)
   }
 }
 
+/* Does this part of an expression want a mesh axis, and say no size? Nonsense is left for the parser of the library to name. */
+static gboolean is_open(ordo_cli *cli, const char *part)
+{
+  g_autofree char *name = g_strstrip(g_strndup(part, strcspn(part, ":=")));
+  const ordo_plugin_info *info = NULL;
+  return part[strcspn(part, ":=")] != '=' && ordo_context_find(cli_context(cli), name, &info) == ORDO_OK &&
+         info->kind == ORDO_KIND_STRATEGY && !strstr(info->manifest, "mesh_axis=none");
+}
+
+/* The order does not depend on sizes, so a question about it need not state them: where several parts leave theirs open, all but the first
+ * of them get two ranks. */
+static void fill_sizes(ordo_cli *cli, cli_plan_options *o)
+{
+  g_auto(GStrv) parts = g_strsplit(o->strategy ? o->strategy : "", "+", -1);
+  guint n_open = 0;
+  if (o->ranks != CLI_RANKS_NOT_GIVEN || !cli_context(cli))
+    return;
+  for (char **part = parts; *part; part++) {
+    if (!is_open(cli, *part) || n_open++ == 0)
+      continue;
+    size_t name = strcspn(*part, ":");
+    char *sized = g_strdup_printf("%.*s=2%s", (int)name, *part, *part + name);
+    g_free(*part);
+    *part = sized;
+  }
+  if (n_open > 1) {
+    g_free(o->strategy);
+    o->strategy = g_strjoinv("+", parts);
+  }
+}
+
 int cli_why_not(ordo_cli *cli, int argc, char **argv)
 {
   cli_plan_options o = CLI_PLAN_OPTIONS_NONE;
@@ -92,6 +123,7 @@ int cli_why_not(ordo_cli *cli, int argc, char **argv)
     o.precision = g_strdup(words[1]);
   else if (n == 1 && !o.precision)
     split_pair(cli, &o);
+  fill_sizes(cli, &o);
   plan = cli_plan_make(cli, "why-not", &o, &code);
   if (!plan)
     goto out;

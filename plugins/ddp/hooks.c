@@ -7,9 +7,11 @@
 
 #include "ddp.h"
 
-#include <ordo/half.h>
+#include <ordo/half_array.h>
 
 #include <string.h>
+
+enum { CHUNK = 1024 };
 
 typedef struct compression {
   const ordo_job *job;
@@ -63,12 +65,13 @@ static ordo_status start(void *instance, const ordo_bucket *bucket, void **handl
   const float *restrict data = bucket->data;
   const int64_t n = ordo_job_has_data(self->job) ? bucket->numel : 0;
   const float factor = (float)(1.0 / bucket->divide_factor);
-  if (self->dtype == ORDO_BF16)
-    for (int64_t i = 0; i < n; i++)
-      wire[i] = ordo_bf16_from_f32(data[i] * factor);
-  else
-    for (int64_t i = 0; i < n; i++)
-      wire[i] = ordo_f16_from_f32(data[i] * factor);
+  float chunk[CHUNK];
+  for (int64_t i = 0; i < n; i += CHUNK) {
+    const int64_t part = n - i < CHUNK ? n - i : CHUNK;
+    for (int64_t k = 0; k < part; k++)
+      chunk[k] = data[i + k] * factor;
+    ordo_half_narrow(self->dtype, chunk, part, wire + i);
+  }
 
   ordo_collective c = ordo_collective_make(ORDO_ALL_REDUCE, wire, wire, bucket->numel, self->dtype);
   c.flags = self->job->ordered ? ORDO_COMM_ORDERED : 0;
@@ -88,12 +91,7 @@ static ordo_status finish(void *instance, const ordo_bucket *bucket, void *handl
   ordo_status status = self->comm->wait(self->comm->ctx, handle);
   if (status != ORDO_OK)
     return status;
-  if (self->dtype == ORDO_BF16)
-    for (int64_t i = 0; i < n; i++)
-      data[i] = ordo_f32_from_bf16(wire[i]);
-  else
-    for (int64_t i = 0; i < n; i++)
-      data[i] = ordo_f32_from_f16(wire[i]);
+  ordo_half_widen(self->dtype, wire, n, data);
   return ORDO_OK;
 }
 

@@ -63,6 +63,8 @@ typedef struct fsdp1 {
   uint32_t n_flats;
   uint32_t n_policy;        /* units of the wrap policy; root 0 */
   uint32_t *flat_of_unit;   /* index of the policy by unit of the model */
+  uint32_t *first_unit;     /* [n_policy] the first unit of the model in it, UINT32_MAX: none; the next ones are in next_unit */
+  uint32_t *next_unit;      /* [n_units], UINT32_MAX ends */
   uint32_t *leaf_of_item;   /* index of the new leaf */
   uint32_t *ignored_leaves; /* indices of leaves that are neither sharded nor reduced */
   uint32_t n_ignored;

@@ -15,6 +15,18 @@ static int is_ignored(const fsdp1 *self, const ordo_leaf *leaf)
   return sharding_pattern_finds_leaf(self->options.ignored, leaf);
 }
 
+/* Units of each one of the policy, chained in the order of the model, so that nobody searches them. */
+static ordo_status chain_units(fsdp1 *self)
+{
+  const uint32_t n = self->job->model->n_units;
+  self->first_unit = fsdp1_alloc(self->job, self->n_policy, sizeof *self->first_unit, ORDO_MEM_OTHER);
+  self->next_unit = fsdp1_alloc(self->job, n, sizeof *self->next_unit, ORDO_MEM_OTHER);
+  if (self->first_unit == NULL || self->next_unit == NULL)
+    return ORDO_E_NOMEM;
+  sharding_chain(self->flat_of_unit, n, self->n_policy, self->first_unit, self->next_unit);
+  return ORDO_OK;
+}
+
 static ordo_status assign_units(fsdp1 *self)
 {
   const ordo_model *model = self->job->model;
@@ -24,7 +36,8 @@ static ordo_status assign_units(fsdp1 *self)
   if (self->flat_of_unit == NULL)
     return ORDO_E_NOMEM;
   self->n_policy = sharding_units_assign(policy, model, self->flat_of_unit, &error);
-  return sharding_check_policy(self->job, policy, &error);
+  ordo_status status = sharding_check_policy(self->job, policy, &error);
+  return status == ORDO_OK ? chain_units(self) : status;
 }
 
 /* A tie group is one item, so all units that use it must be gathered together. */
@@ -51,45 +64,68 @@ static ordo_status check_leaf(const fsdp1 *self, const ordo_leaf *leaf)
       return sharding_fail(self->job, ORDO_E_STATE, "shard a model once; replicas on another axis are ddp=N+fsdp1",
                            "leaf '%s' is sharded over the data axis '%s' already", leaf->name, self->job->mesh->axes[a]->name);
   if (leaf->opaque != NULL || !sharding_is_float(leaf->dtype) || !sharding_is_float(leaf->grad_dtype))
-    return sharding_fail(self->job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
-                         "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
-                         leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
-                         sharding_dtype_name(leaf->grad_dtype));
+    return sharding_fail(
+        self->job, ORDO_E_UNSUPPORTED,
+        sharding_way_out(self->job, leaf, "keep it in f32, bf16 or f16, or exclude it with fsdp1:ignored=NAME",
+                         "keep it in f32, bf16 or f16; or freeze it (requires_grad off) and exclude it with fsdp1:ignored=NAME"),
+        "parameter '%s' is stored as %s with gradients of %s; flat parameters hold f32, bf16 or f16", leaf->name,
+        leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype), sharding_dtype_name(leaf->grad_dtype));
   return check_ties(self, leaf);
 }
 
-/* Number of the leaf's types among those of the model that are sharded, in the order of leaves. */
-static uint32_t type_of(const fsdp1 *self, const ordo_leaf *leaf)
+/* Which leaves lie in which flat parameter, as sharding_chain has it. */
+typedef struct leaf_chains {
+  uint32_t *first, *next;
+  const ordo_leaf *unlike[2]; /* two that must be one leaf and cannot; of all such pairs the one that the model has first */
+} leaf_chains;
+
+/* The number of a leaf's pair of types, in the order in which leaves bring them. */
+static uint32_t type_of(const ordo_leaf *leaf, ordo_dtype (*types)[2], uint32_t *n_types)
 {
-  const ordo_model *model = self->job->model;
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < model->n_leaves; i++) {
-    const ordo_leaf *one = model->leaves[i];
-    int seen = is_ignored(self, one);
-    if (!seen && one->dtype == leaf->dtype && one->grad_dtype == leaf->grad_dtype)
-      return n;
-    for (uint32_t k = 0; k < i && !seen; k++)
-      seen =
-          !is_ignored(self, model->leaves[k]) && model->leaves[k]->dtype == one->dtype && model->leaves[k]->grad_dtype == one->grad_dtype;
-    n += !seen;
-  }
-  return n;
+  uint32_t t = 0;
+  while (t < *n_types && (types[t][0] != leaf->dtype || types[t][1] != leaf->grad_dtype))
+    t++;
+  types[t][0] = leaf->dtype;
+  types[t][1] = leaf->grad_dtype;
+  *n_types = t < *n_types ? *n_types : t + 1;
+  return t;
 }
 
-static uint32_t count_types(const fsdp1 *self)
+/* `flat_of_leaf`: [n_leaves], UINT32_MAX for ignored ones. Sets n_flats. */
+static void assign_leaves(fsdp1 *self, uint32_t *flat_of_leaf)
 {
+  enum { FLOATS = 3 }; /* f32, bf16 and f16; check_leaf refuses others */
   const ordo_model *model = self->job->model;
-  uint32_t most = 0;
+  ordo_dtype types[FLOATS * FLOATS + 1][2];
+  uint32_t n_types = 0;
   for (uint32_t i = 0; i < model->n_leaves; i++) {
-    const uint32_t type = is_ignored(self, model->leaves[i]) ? 0 : type_of(self, model->leaves[i]);
-    most = type > most ? type : most;
+    const ordo_leaf *leaf = model->leaves[i];
+    flat_of_leaf[i] = UINT32_MAX;
+    if (!is_ignored(self, leaf))
+      flat_of_leaf[i] = self->flat_of_unit[leaf->params[0]->unit] + self->n_policy * type_of(leaf, types, &n_types);
   }
-  return most + 1;
+  self->n_flats = self->n_policy * (n_types > 0 ? n_types : 1);
 }
 
-static uint32_t flat_of_leaf(const fsdp1 *self, const ordo_leaf *leaf)
+static void free_chains(const fsdp1 *self, leaf_chains *chains)
 {
-  return self->flat_of_unit[leaf->params[0]->unit] + self->n_policy * type_of(self, leaf);
+  fsdp1_free(self->job, chains->first);
+  fsdp1_free(self->job, chains->next);
+}
+
+static ordo_status chain_leaves(fsdp1 *self, leaf_chains *chains)
+{
+  const uint32_t n = self->job->model->n_leaves;
+  uint32_t *flat_of_leaf = fsdp1_alloc(self->job, n, sizeof *flat_of_leaf, ORDO_MEM_OTHER);
+  if (flat_of_leaf == NULL)
+    return ORDO_E_NOMEM;
+  assign_leaves(self, flat_of_leaf);
+  chains->first = fsdp1_alloc(self->job, self->n_flats, sizeof *chains->first, ORDO_MEM_OTHER);
+  chains->next = fsdp1_alloc(self->job, n, sizeof *chains->next, ORDO_MEM_OTHER);
+  if (chains->first != NULL && chains->next != NULL)
+    sharding_chain(flat_of_leaf, n, self->n_flats, chains->first, chains->next);
+  fsdp1_free(self->job, flat_of_leaf);
+  return chains->first != NULL && chains->next != NULL ? ORDO_OK : ORDO_E_NOMEM;
 }
 
 int fsdp1_same_placement(const ordo_leaf *a, const ordo_leaf *b)
@@ -99,24 +135,16 @@ int fsdp1_same_placement(const ordo_leaf *a, const ordo_leaf *b)
 }
 
 /* Without views one leaf stands for all parameters of a unit with one placement, so the optimizer cannot tell them apart. */
-static ordo_status check_uniform(const fsdp1 *self)
+static ordo_status check_alike(const fsdp1 *self, const ordo_leaf *a, const ordo_leaf *b)
 {
-  const ordo_model *model = self->job->model;
-  for (uint32_t i = 0; !self->options.use_orig_params && i < model->n_leaves; i++)
-    for (uint32_t k = 0; k < i; k++) {
-      const ordo_leaf *a = model->leaves[k], *b = model->leaves[i];
-      if (is_ignored(self, a) || is_ignored(self, b) || flat_of_leaf(self, a) != flat_of_leaf(self, b) || !fsdp1_same_placement(a, b))
-        continue;
-      if ((a->flags ^ b->flags) & ORDO_PARAM_REQUIRES_GRAD)
-        return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
-                             "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
-      if ((a->flags ^ b->flags) & ORDO_PARAM_DECAY)
-        return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
-                             "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
-                             b->name);
-      break;
-    }
-  return ORDO_OK;
+  if (a == NULL)
+    return ORDO_OK;
+  if ((a->flags ^ b->flags) & ORDO_PARAM_REQUIRES_GRAD)
+    return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or wrap frozen parameters in units of their own",
+                         "use_orig_params=false makes one leaf of '%s' and '%s', but only one of them is trained", a->name, b->name);
+  return sharding_fail(self->job, ORDO_E_INVALID, "use use_orig_params=true, or train without weight decay (optim.weight_decay=0)",
+                       "use_orig_params=false makes one leaf of '%s' and '%s', but weight decay applies to only one of them", a->name,
+                       b->name);
 }
 
 static void add_item(fsdp1 *self, const ordo_leaf *leaf, uint32_t flat)
@@ -135,18 +163,24 @@ static void add_item(fsdp1 *self, const ordo_leaf *leaf, uint32_t flat)
 
 /* Definition order; without views, parameters of one placement stand together, so that each placement is one range and one leaf: what a
  * tensor-parallel step split and what it replicated (norms) differ in who holds them, and a norm must count the replicated ones once. */
-static void add_items(fsdp1 *self, uint32_t index)
+static void add_items(fsdp1 *self, uint32_t index, leaf_chains *chains)
 {
   const ordo_model *model = self->job->model;
-  for (uint32_t first = 0; first < model->n_leaves; first++) {
+  for (uint32_t first = chains->first[index]; first != UINT32_MAX; first = chains->next[first]) {
     const ordo_leaf *leaf = model->leaves[first];
-    if (is_ignored(self, leaf) || flat_of_leaf(self, leaf) != index || self->item_of_param[leaf->params[0]->index] != UINT32_MAX)
+    if (self->item_of_param[leaf->params[0]->index] != UINT32_MAX)
       continue;
     add_item(self, leaf, index);
-    for (uint32_t i = first + 1; !self->options.use_orig_params && i < model->n_leaves; i++)
-      if (!is_ignored(self, model->leaves[i]) && flat_of_leaf(self, model->leaves[i]) == index &&
-          fsdp1_same_placement(leaf, model->leaves[i]))
-        add_item(self, model->leaves[i], index);
+    for (uint32_t i = chains->next[first]; !self->options.use_orig_params && i != UINT32_MAX; i = chains->next[i]) {
+      if (!fsdp1_same_placement(leaf, model->leaves[i]))
+        continue;
+      if (((leaf->flags ^ model->leaves[i]->flags) & (ORDO_PARAM_REQUIRES_GRAD | ORDO_PARAM_DECAY)) != 0 &&
+          (chains->unlike[1] == NULL || i < chains->unlike[1]->index)) {
+        chains->unlike[0] = leaf;
+        chains->unlike[1] = model->leaves[i];
+      }
+      add_item(self, model->leaves[i], index);
+    }
   }
 }
 
@@ -187,11 +221,11 @@ static ordo_status widen(const fsdp1 *self, const fsdp1_flat_param *flat, int64_
   return status;
 }
 
-static ordo_status lay_out(fsdp1 *self, uint32_t index)
+static ordo_status lay_out(fsdp1 *self, uint32_t index, leaf_chains *chains)
 {
   fsdp1_flat_param *flat = &self->flats[index];
   flat->first_item = self->n_items;
-  add_items(self, index);
+  add_items(self, index, chains);
   flat->n_items = self->n_items - flat->first_item;
   flat->dtype = flat->n_items > 0 ? self->items[flat->first_item].old_leaf->dtype : ORDO_F32;
   flat->grad_dtype = flat->n_items > 0 ? self->items[flat->first_item].old_leaf->grad_dtype : ORDO_F32;
@@ -219,10 +253,8 @@ static void name_flat(fsdp1 *self, uint32_t index)
   const ordo_model *model = self->job->model;
   const uint32_t policy = index % self->n_policy;
   fsdp1_flat_param *flat = &self->flats[index];
-  const char *unit = NULL;
-  for (uint32_t u = 0; u < model->n_units && unit == NULL; u++)
-    if (self->flat_of_unit[u] == policy)
-      unit = model->units[u]->name;
+  const uint32_t first = self->first_unit[policy];
+  const char *unit = first != UINT32_MAX ? model->units[first]->name : NULL;
   snprintf(flat->name, sizeof flat->name, "%.100s%sflat_param%s%s",
            policy == 0    ? ""
            : unit != NULL ? unit
@@ -240,20 +272,14 @@ static ordo_status check_model(const fsdp1 *self)
   for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
     if (!is_ignored(self, model->leaves[i]))
       status = check_leaf(self, model->leaves[i]);
-  return status == ORDO_OK ? check_uniform(self) : status;
+  return status;
 }
 
-ordo_status fsdp1_layout_make(fsdp1 *self)
+static ordo_status make_arrays(fsdp1 *self)
 {
   const ordo_model *model = self->job->model;
-  ordo_status status = assign_units(self);
-  if (status == ORDO_OK)
-    status = check_model(self);
-  if (status != ORDO_OK)
-    return status;
   self->items = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->items, ORDO_MEM_OTHER);
   self->item_of_param = fsdp1_alloc(self->job, model->n_params, sizeof *self->item_of_param, ORDO_MEM_OTHER);
-  self->n_flats = self->n_policy * count_types(self);
   self->flats = fsdp1_alloc(self->job, self->n_flats, sizeof *self->flats, ORDO_MEM_OTHER);
   self->leaf_of_item = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->leaf_of_item, ORDO_MEM_OTHER);
   self->ignored_leaves = fsdp1_alloc(self->job, model->n_leaves, sizeof *self->ignored_leaves, ORDO_MEM_OTHER);
@@ -263,13 +289,29 @@ ordo_status fsdp1_layout_make(fsdp1 *self)
       self->ignored_leaves == NULL || self->storage == NULL || self->votes == NULL)
     return ORDO_E_NOMEM;
   memset(self->item_of_param, 0xff, model->n_params * sizeof *self->item_of_param);
+  return ORDO_OK;
+}
+
+ordo_status fsdp1_layout_make(fsdp1 *self)
+{
+  leaf_chains chains = {NULL, NULL, {NULL, NULL}};
+  ordo_status status = assign_units(self);
+  if (status == ORDO_OK)
+    status = check_model(self);
+  if (status == ORDO_OK)
+    status = chain_leaves(self, &chains);
+  if (status == ORDO_OK)
+    status = make_arrays(self);
   for (uint32_t f = 0; status == ORDO_OK && f < self->n_flats; f++) {
-    status = lay_out(self, f);
+    status = lay_out(self, f, &chains);
     name_flat(self, f);
   }
+  free_chains(self, &chains);
+  if (status == ORDO_OK)
+    status = check_alike(self, chains.unlike[0], chains.unlike[1]);
   if (status == ORDO_OK && self->n_items == 0)
     status = sharding_fail(self->job, ORDO_E_INVALID, "leave fsdp1 out for this model, or ignore less",
-                           "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", model->name);
+                           "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", self->job->model->name);
   return status;
 }
 
@@ -282,12 +324,14 @@ void fsdp1_layout_clear(fsdp1 *self)
   fsdp1_free(job, self->item_of_param);
   fsdp1_free(job, self->flats);
   fsdp1_free(job, self->flat_of_unit);
+  fsdp1_free(job, self->first_unit);
+  fsdp1_free(job, self->next_unit);
   fsdp1_free(job, self->leaf_of_item);
   fsdp1_free(job, self->ignored_leaves);
   fsdp1_free(job, self->storage);
   fsdp1_free(job, self->votes);
   self->items = NULL;
-  self->item_of_param = self->flat_of_unit = self->leaf_of_item = self->ignored_leaves = NULL;
+  self->item_of_param = self->flat_of_unit = self->first_unit = self->next_unit = self->leaf_of_item = self->ignored_leaves = NULL;
   self->flats = NULL;
   self->storage = NULL;
   self->votes = NULL;

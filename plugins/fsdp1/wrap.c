@@ -18,9 +18,8 @@ enum { NAME = 256 };
 static uint32_t units_of(const fsdp1 *self, uint32_t flat, uint32_t *units)
 {
   uint32_t n = 0;
-  for (uint32_t u = 0; u < self->job->model->n_units; u++)
-    if (self->flat_of_unit[u] == flat % self->n_policy)
-      units[n++] = u;
+  for (uint32_t u = self->first_unit[flat % self->n_policy]; u != UINT32_MAX; u = self->next_unit[u])
+    units[n++] = u;
   return n;
 }
 
@@ -107,9 +106,12 @@ static ordo_status add_chunks(const fsdp1 *self, leaf_plan *plan, ordo_leaf_spec
   held_range(self, item, &begin, &end, &at);
   int n = fsdp1_flat_chunks(&item->whole, begin, end, leaf_offset, plan->chunks + plan->n_chunks);
   if (n < 0)
-    return sharding_fail(self->job, ORDO_E_UNSUPPORTED, "exclude it with fsdp1:ignored=NAME",
-                         "parameter '%s' has %u dimensions and another strategy cut an inner one; flat shards cannot describe that",
-                         item->param->name, item->param->ndim);
+    return sharding_fail(
+        self->job, ORDO_E_UNSUPPORTED,
+        sharding_way_out(self->job, item->old_leaf, "use fsdp2, which cuts rectangles, or exclude it with fsdp1:ignored=NAME",
+                         "use fsdp2, which cuts rectangles; or freeze it (requires_grad off) and exclude it with fsdp1:ignored=NAME"),
+        "parameter '%s' has %u dimensions and another strategy cut an inner one; flat shards cannot describe that", item->param->name,
+        item->param->ndim);
   if (spec->placement.chunks == NULL && n > 0)
     spec->placement.chunks = plan->chunks + plan->n_chunks;
   spec->placement.n_chunks += (uint64_t)n;

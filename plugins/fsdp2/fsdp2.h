@@ -65,6 +65,7 @@ typedef struct fsdp2 {
   uint32_t n_groups;
   uint32_t n_policy; /* groups of the policy; 0 is the root */
   uint32_t *group_of_unit;
+  uint32_t *first_unit, *next_unit; /* the same as chains over [n_policy] and the units of the model, see sharding_chain */
   int32_t *votes;
 } fsdp2;
 

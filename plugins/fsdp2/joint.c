@@ -34,9 +34,8 @@ static ordo_status make_groups(fsdp2 *self)
       continue;
     specs[n] = (sharding_group_spec){group->name,  units + used,     0, g % self->n_policy == 0, pieces + piece, group->n_pieces,
                                      group->dtype, group->grad_dtype};
-    for (uint32_t u = 0; u < n_units; u++)
-      if (self->group_of_unit[u] == g % self->n_policy)
-        units[used + specs[n].n_units++] = u;
+    for (uint32_t u = self->first_unit[g % self->n_policy]; u != UINT32_MAX; u = self->next_unit[u])
+      units[used + specs[n].n_units++] = u;
     used += specs[n++].n_units;
     for (uint32_t i = 0; i < group->n_pieces; i++, piece++) {
       const fsdp2_shard *shard = &self->shards[self->by_group[piece]];

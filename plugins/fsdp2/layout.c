@@ -28,7 +28,15 @@ static ordo_status assign_units(fsdp2 *self)
   if (self->group_of_unit == NULL)
     return ORDO_E_NOMEM;
   self->n_policy = sharding_units_assign(policy, model, self->group_of_unit, &error);
-  return sharding_check_policy(self->job, policy, &error);
+  ordo_status status = sharding_check_policy(self->job, policy, &error);
+  if (status != ORDO_OK)
+    return status;
+  self->first_unit = fsdp2_alloc(self->job, self->n_policy, sizeof *self->first_unit, ORDO_MEM_OTHER);
+  self->next_unit = fsdp2_alloc(self->job, model->n_units, sizeof *self->next_unit, ORDO_MEM_OTHER);
+  if (self->first_unit == NULL || self->next_unit == NULL)
+    return ORDO_E_NOMEM;
+  sharding_chain(self->group_of_unit, model->n_units, self->n_policy, self->first_unit, self->next_unit);
+  return ORDO_OK;
 }
 
 /* A frozen leaf of packed rows is carried in words of fp32: nothing is computed with them on the way. */
@@ -47,7 +55,9 @@ static ordo_status check_opaque(const fsdp2 *self, const ordo_leaf *leaf)
            leaf->numel / rows / ops->block_elements * ops->block_bytes % WORD != 0)
     why = "its rows are no whole number of blocks, or no multiple of 4 bytes";
   return why == NULL ? ORDO_OK
-                     : sharding_fail(self->job, ORDO_E_UNSUPPORTED, "exclude the parameter with fsdp2:ignored=NAME",
+                     : sharding_fail(self->job, ORDO_E_UNSUPPORTED,
+                                     sharding_way_out(self->job, leaf, "exclude the parameter with fsdp2:ignored=NAME",
+                                             "freeze the parameter (requires_grad off), or keep it in f32, bf16 or f16"),
                                      "parameter '%s' is stored as '%s' and cannot be sharded: %s", leaf->name, ops->name, why);
 }
 
@@ -63,7 +73,9 @@ static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
   if (leaf->opaque != NULL && (leaf->placement->n_chunks == 0 || leaf->placement->chunks->kind == ORDO_CHUNK_RECT))
     return check_opaque(self, leaf);
   if (!sharding_is_float(leaf->dtype) || leaf->opaque != NULL || !sharding_is_float(leaf->grad_dtype))
-    return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep it in f32, bf16 or f16, or exclude it with fsdp2:ignored=NAME",
+    return sharding_fail(job, ORDO_E_UNSUPPORTED,
+                         sharding_way_out(self->job, leaf, "keep it in f32, bf16 or f16, or exclude it with fsdp2:ignored=NAME",
+                                 "keep it in f32, bf16 or f16; or freeze it (requires_grad off) and exclude it with fsdp2:ignored=NAME"),
                          "parameter '%s' is %s with gradients of %s; what is sharded must be f32, bf16 or f16", leaf->name,
                          leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
                          sharding_dtype_name(leaf->grad_dtype));
@@ -112,29 +124,24 @@ static types carried(const ordo_leaf *leaf)
   return leaf->opaque != NULL ? (types){ORDO_F32, ORDO_F32} : (types){leaf->dtype, leaf->grad_dtype};
 }
 
-static int alike(const ordo_leaf *one, const ordo_leaf *other)
+/* The pairs of types of leaves that are sharded, in the order in which leaves bring them. */
+typedef struct type_list {
+  types pairs[3 * 3 + 1]; /* of f32, bf16 and f16, which check_leaf lets pass */
+  uint32_t n;
+} type_list;
+
+static uint32_t type_of(const ordo_leaf *leaf, type_list *list)
 {
-  return carried(one).data == carried(other).data && carried(one).grad == carried(other).grad;
+  const types own = carried(leaf);
+  uint32_t t = 0;
+  while (t < list->n && (list->pairs[t].data != own.data || list->pairs[t].grad != own.grad))
+    t++;
+  list->pairs[t] = own;
+  list->n = t < list->n ? list->n : t + 1;
+  return t;
 }
 
-/* Number of the leaf's types among those of the model that are sharded, in the order of leaves. */
-static uint32_t type_of(const fsdp2 *self, const ordo_leaf *leaf)
-{
-  const ordo_model *model = self->job->model;
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < model->n_leaves; i++) {
-    const ordo_leaf *one = model->leaves[i];
-    int seen = is_ignored(self, one);
-    if (!seen && alike(one, leaf))
-      return n;
-    for (uint32_t k = 0; k < i && !seen; k++)
-      seen = !is_ignored(self, model->leaves[k]) && alike(model->leaves[k], one);
-    n += !seen;
-  }
-  return n;
-}
-
-static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf)
+static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf, type_list *list)
 {
   const ordo_axis *axis = self->job->axis;
   shard->old_leaf = leaf;
@@ -148,14 +155,16 @@ static ordo_status cut(fsdp2 *self, fsdp2_shard *shard, const ordo_leaf *leaf)
   ordo_status status = check_leaf(self, leaf);
   if (status == ORDO_OK)
     status = check_tie(self, leaf);
-  shard->group = self->group_of_unit[shard->param->unit] + self->n_policy * type_of(self, leaf);
+  if (status != ORDO_OK)
+    return status;
+  shard->group = self->group_of_unit[shard->param->unit] + self->n_policy * type_of(leaf, list);
   shard->rows = rows_of(leaf);
   shard->row = shard->rows > 0 ? leaf->numel / shard->rows : 0;
   shard->width = leaf->opaque != NULL ? shard->row / leaf->opaque->block_elements * leaf->opaque->block_bytes / WORD : shard->row;
   shard->chunk = (shard->rows + axis->size - 1) / axis->size;
   shard->begin = smaller(shard->chunk * axis->coordinate, shard->rows);
   shard->end = smaller(shard->begin + shard->chunk, shard->rows);
-  return status;
+  return ORDO_OK;
 }
 
 /* "model.layers.0", and "model.layers.0.f32" for the parameters of another type than the model's first. */
@@ -164,22 +173,18 @@ static void name_group(fsdp2 *self, uint32_t index)
   const ordo_model *model = self->job->model;
   const uint32_t policy = index % self->n_policy;
   fsdp2_group *group = &self->groups[index];
-  const char *name = "root";
-  for (uint32_t u = model->n_units; policy > 0 && u-- > 0;)
-    if (self->group_of_unit[u] == policy)
-      name = model->units[u]->name;
+  const uint32_t first = self->first_unit[policy];
+  const char *name = policy > 0 && first != UINT32_MAX ? model->units[first]->name : "root";
   snprintf(group->name, sizeof group->name, "%.95s%s%s", name, index >= self->n_policy ? "." : "",
            index >= self->n_policy ? sharding_dtype_name(group->dtype) : "");
 }
 
 /* Pieces in the order of leaves, which is that of the model's definition. */
-static void lay_out(fsdp2 *self, uint32_t group, uint32_t *used)
+static void lay_out(fsdp2 *self, uint32_t group, uint32_t first, const uint32_t *next, uint32_t *used)
 {
   int64_t shard_at = 0, full_at = 0;
-  for (uint32_t i = 0; i < self->n_shards; i++) {
+  for (uint32_t i = first; i != UINT32_MAX; i = next[i]) {
     fsdp2_shard *shard = &self->shards[i];
-    if (shard->ignored || shard->group != group)
-      continue;
     int64_t count = shard->chunk * shard->width;
     self->groups[group].dtype = carried(shard->old_leaf).data;
     self->groups[group].grad_dtype = carried(shard->old_leaf).grad;
@@ -192,15 +197,38 @@ static void lay_out(fsdp2 *self, uint32_t group, uint32_t *used)
   }
 }
 
-static uint32_t count_types(const fsdp2 *self)
+static ordo_status cut_all(fsdp2 *self)
 {
   const ordo_model *model = self->job->model;
-  uint32_t most = 0;
-  for (uint32_t i = 0; i < model->n_leaves; i++) {
-    const uint32_t type = is_ignored(self, model->leaves[i]) ? 0 : type_of(self, model->leaves[i]);
-    most = type > most ? type : most;
+  type_list list = {.n = 0};
+  ordo_status status = ORDO_OK;
+  self->n_shards = model->n_leaves;
+  for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
+    status = cut(self, &self->shards[i], model->leaves[i], &list);
+  self->n_groups = self->n_policy * (list.n > 0 ? list.n : 1);
+  return status;
+}
+
+static ordo_status lay_out_all(fsdp2 *self, uint32_t *used)
+{
+  const ordo_job *job = self->job;
+  uint32_t *group = fsdp2_alloc(job, self->n_shards, sizeof *group, ORDO_MEM_OTHER);
+  uint32_t *first = fsdp2_alloc(job, self->n_groups, sizeof *first, ORDO_MEM_OTHER);
+  uint32_t *next = fsdp2_alloc(job, self->n_shards, sizeof *next, ORDO_MEM_OTHER);
+  self->groups = fsdp2_alloc(job, self->n_groups, sizeof *self->groups, ORDO_MEM_OTHER);
+  const ordo_status status = group && first && next && self->groups ? ORDO_OK : ORDO_E_NOMEM;
+  for (uint32_t i = 0; status == ORDO_OK && i < self->n_shards; i++)
+    group[i] = self->shards[i].ignored ? UINT32_MAX : self->shards[i].group;
+  if (status == ORDO_OK)
+    sharding_chain(group, self->n_shards, self->n_groups, first, next);
+  for (uint32_t g = 0; status == ORDO_OK && g < self->n_groups; g++) {
+    lay_out(self, g, first[g], next, used);
+    name_group(self, g);
   }
-  return most + 1;
+  job->free(job->ctx, group);
+  job->free(job->ctx, first);
+  job->free(job->ctx, next);
+  return status;
 }
 
 ordo_status fsdp2_layout_make(fsdp2 *self)
@@ -216,18 +244,12 @@ ordo_status fsdp2_layout_make(fsdp2 *self)
   self->shards = fsdp2_alloc(job, model->n_leaves, sizeof *self->shards, ORDO_MEM_OTHER);
   self->shard_of_param = fsdp2_alloc(job, model->n_params, sizeof *self->shard_of_param, ORDO_MEM_OTHER);
   self->by_group = fsdp2_alloc(job, model->n_leaves, sizeof *self->by_group, ORDO_MEM_OTHER);
-  self->n_groups = self->n_policy * count_types(self);
-  self->groups = fsdp2_alloc(job, self->n_groups, sizeof *self->groups, ORDO_MEM_OTHER);
   self->votes = fsdp2_alloc(job, model->n_leaves, sizeof *self->votes, ORDO_MEM_OTHER);
-  if (self->shards == NULL || self->shard_of_param == NULL || self->by_group == NULL || self->groups == NULL || self->votes == NULL)
+  if (self->shards == NULL || self->shard_of_param == NULL || self->by_group == NULL || self->votes == NULL)
     return ORDO_E_NOMEM;
-  self->n_shards = model->n_leaves;
-  for (uint32_t i = 0; status == ORDO_OK && i < model->n_leaves; i++)
-    status = cut(self, &self->shards[i], model->leaves[i]);
-  for (uint32_t g = 0; status == ORDO_OK && g < self->n_groups; g++) {
-    lay_out(self, g, &used);
-    name_group(self, g);
-  }
+  status = cut_all(self);
+  if (status == ORDO_OK)
+    status = lay_out_all(self, &used);
   if (status == ORDO_OK && used == 0)
     status = sharding_fail(job, ORDO_E_INVALID, "leave fsdp2 out for this model, or ignore less",
                            "every parameter of model '%s' is excluded by 'ignored'; there is nothing to shard", model->name);
@@ -246,9 +268,11 @@ void fsdp2_layout_clear(fsdp2 *self)
   job->free(job->ctx, self->by_group);
   job->free(job->ctx, self->groups);
   job->free(job->ctx, self->group_of_unit);
+  job->free(job->ctx, self->first_unit);
+  job->free(job->ctx, self->next_unit);
   job->free(job->ctx, self->votes);
   self->shards = NULL;
-  self->shard_of_param = self->by_group = self->group_of_unit = NULL;
+  self->shard_of_param = self->by_group = self->group_of_unit = self->first_unit = self->next_unit = NULL;
   self->groups = NULL;
   self->votes = NULL;
   self->n_shards = self->n_groups = self->n_policy = 0;

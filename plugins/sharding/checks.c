@@ -86,6 +86,12 @@ static ordo_status check_frozen(const ordo_job *job, const char *patterns, const
                        patterns, param->name, job->mesh->data->size);
 }
 
+const char *sharding_way_out(const ordo_job *job, const ordo_leaf *leaf, const char *excluded, const char *frozen)
+{
+  const int trained = (leaf->flags & ORDO_PARAM_REQUIRES_GRAD) != 0 && job->model->trained && !job->eval_only;
+  return trained && job->mesh->data->size > 1 ? frozen : excluded;
+}
+
 ordo_status sharding_check_ignored(const ordo_job *job, const char *patterns)
 {
   const ordo_model *model = job->model;

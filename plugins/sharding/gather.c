@@ -98,7 +98,7 @@ static ordo_status start_part(sharding *s, sharding_group *group)
 static ordo_status start_whole(sharding *s, sharding_group *group, int exact)
 {
   struct sharding_run *run = group->run;
-  if (!exact && s->wire != NULL && group->dtype == ORDO_F32)
+  if (!exact && sharding_wire_packs(s, group))
     return sharding_wire_start(s, group);
   ordo_collective c = describe(s, group, ORDO_ALL_GATHER);
   c.send = group->shard;

@@ -451,6 +451,7 @@ ordo_status sharding_create(const ordo_job *job, const sharding_options *options
     sharding_destroy(s);
     return status;
   }
+  sharding_wire_report(s);
   *result = s;
   return ORDO_OK;
 }

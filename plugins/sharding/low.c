@@ -1,7 +1,6 @@
-/* low.c - conversions between fp32 and the 16-bit types of messages. Rounding is to nearest even (ordo/half.h). */
+/* low.c - what is done with 16-bit messages, chunk by chunk in fp32. The conversions themselves are those of ordo/half_array.h. */
 #include "private.h"
 
-#include <ordo/half.h>
 #include <ordo/half_array.h>
 
 #include <string.h>
@@ -17,16 +16,6 @@ const char *sharding_dtype_name(ordo_dtype dtype)
 {
   static const char *const names[] = {"?", "f32", "f64", "f16", "bf16", "i8", "u8", "i32", "i64", "u64"};
   return dtype < sizeof names / sizeof names[0] ? names[dtype] : "an opaque type";
-}
-
-static uint16_t to_low(ordo_dtype dtype, float value)
-{
-  return dtype == ORDO_BF16 ? ordo_bf16_from_f32(value) : ordo_f16_from_f32(value);
-}
-
-static float from_low(ordo_dtype dtype, uint16_t value)
-{
-  return dtype == ORDO_BF16 ? ordo_f32_from_bf16(value) : ordo_f32_from_f16(value);
 }
 
 void sharding_narrow(ordo_dtype dtype, const float *from, int64_t n, double factor, uint16_t *to)
@@ -54,12 +43,22 @@ void sharding_widen(ordo_dtype dtype, const uint16_t *from, int64_t n, float *to
 
 void sharding_round(ordo_dtype dtype, float *values, int64_t n)
 {
-  for (int64_t i = 0; i < n; i++)
-    values[i] = from_low(dtype, to_low(dtype, values[i]));
+  uint16_t chunk[CHUNK];
+  for (int64_t i = 0; i < n; i += CHUNK) {
+    const int64_t part = n - i < CHUNK ? n - i : CHUNK;
+    ordo_half_narrow(dtype, values + i, part, chunk);
+    ordo_half_widen(dtype, chunk, part, values + i);
+  }
 }
 
 void sharding_add_low(ordo_dtype dtype, const float *from, int64_t n, uint16_t *to)
 {
-  for (int64_t i = 0; i < n; i++)
-    to[i] = to_low(dtype, from_low(dtype, to[i]) + from[i]);
+  float chunk[CHUNK];
+  for (int64_t i = 0; i < n; i += CHUNK) {
+    const int64_t part = n - i < CHUNK ? n - i : CHUNK;
+    ordo_half_widen(dtype, to + i, part, chunk);
+    for (int64_t k = 0; k < part; k++)
+      chunk[k] += from[i + k];
+    ordo_half_narrow(dtype, chunk, part, to + i);
+  }
 }

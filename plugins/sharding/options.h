@@ -21,5 +21,8 @@ ordo_status sharding_check_units(const ordo_job *job, const char *plugin, int ki
 ordo_status sharding_check_policy(const ordo_job *job, const sharding_policy *policy, const sharding_policy_error *error);
 /* INVALID: a pattern of `ignored` matches nothing; UNSUPPORTED: it matches what is trained on several ranks. */
 ordo_status sharding_check_ignored(const ordo_job *job, const char *patterns);
+/* The hint for a leaf that cannot be sharded: `excluded`, or `frozen` if sharding_check_ignored would refuse to exclude it, because it is
+ * trained and several ranks hold copies. */
+const char *sharding_way_out(const ordo_job *job, const ordo_leaf *leaf, const char *excluded, const char *frozen);
 
 #endif

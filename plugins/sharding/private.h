@@ -128,6 +128,11 @@ ordo_status sharding_reserve_accumulation(sharding *s);
 ordo_status sharding_each(sharding *s, sharding_group *head, ordo_status (*call)(sharding *s, sharding_group *group));
 
 /* wire.c */
+/* The precision plugin packs what the group sends. Flat parameters have no leaf whose type it could be told, so only fp32 ones are packed.
+ */
+int sharding_wire_packs(const sharding *s, const sharding_group *group);
+/* Says in the log which groups travel as they are although there is a plugin that packs. */
+void sharding_wire_report(const sharding *s);
 ordo_status sharding_wire_start(sharding *s, sharding_group *group);
 /* Unpacks what has `arrived`, and frees the slot. */
 ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived);

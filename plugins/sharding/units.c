@@ -62,9 +62,11 @@ static int ends_with(const char *text, const char *end)
 static int is_block(const ordo_model *model, const ordo_unit *unit)
 {
   uint32_t same = 0;
-  for (uint32_t u = 0; u < model->n_units; u++)
+  if (ends_with(unit->class_name, "Block") || ends_with(unit->class_name, "Layer"))
+    return 1;
+  for (uint32_t u = 0; u < model->n_units && same < 2; u++) /* the first two of a class mostly stand near the beginning */
     same += strcmp(model->units[u]->class_name, unit->class_name) == 0;
-  return unit->class_name[0] != '\0' && (same > 1 || ends_with(unit->class_name, "Block") || ends_with(unit->class_name, "Layer"));
+  return unit->class_name[0] != '\0' && same > 1;
 }
 
 static int64_t unit_numel(const ordo_unit *unit)
@@ -145,4 +147,14 @@ uint32_t sharding_units_assign(const sharding_policy *policy, const ordo_model *
   default:
     return assign_by_class(policy, model, group, error);
   }
+}
+
+void sharding_chain(const uint32_t *group, uint32_t n, uint32_t n_groups, uint32_t *first, uint32_t *next)
+{
+  memset(first, 0xff, n_groups * sizeof *first);
+  for (uint32_t i = n; i-- > 0;)
+    if (group[i] != UINT32_MAX) {
+      next[i] = first[group[i]];
+      first[group[i]] = i;
+    }
 }

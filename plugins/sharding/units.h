@@ -35,4 +35,8 @@ int sharding_pattern_finds_leaf(const char *patterns, const ordo_leaf *leaf);
  * root included, or 0 after an error, which *error describes. */
 uint32_t sharding_units_assign(const sharding_policy *policy, const ordo_model *model, uint32_t *group, sharding_policy_error *error);
 
+/* Members of groups as chains, so that going through all groups looks at each of `n` items once: a model has tens of thousands.
+ * `group`: [n], UINT32_MAX for an item of none. Fills first [n_groups] and next [n] in ascending order; UINT32_MAX ends a chain. */
+void sharding_chain(const uint32_t *group, uint32_t n, uint32_t n_groups, uint32_t *first, uint32_t *next);
+
 #endif

@@ -4,20 +4,82 @@
  * every rank sends one range of bytes, piece after piece, and finds out for itself where which one begins. A gather in flight takes a slot
  * of two ranges, its own and that of all ranks; the oldest is finished when none is free.
  *
- * Not packed: whole parameters for export (exact), what reshard_after_forward=N keeps between forward and backward, and 16-bit parameters.
+ * Not packed: whole parameters for export (exact), what reshard_after_forward=N keeps between forward and backward, leaves of an opaque
+ * type (their bits are no numbers, and they are packed already), and flat parameters of 16 bits, which have no leaf to say so. The log says
+ * the last: the traffic is twice what whoever chose the plugin expects.
  */
 #include "private.h"
 
+#include <stdio.h>
 #include <string.h>
+
+int sharding_wire_packs(const sharding *s, const sharding_group *group)
+{
+  return s->wire != NULL && !s->options.replicated && (group->dtype == ORDO_F32 || s->callbacks.leaf != NULL);
+}
+
+void sharding_wire_report(const sharding *s)
+{
+  uint32_t n = 0;
+  const char *first = NULL, *type = NULL;
+  char text[320];
+  for (uint32_t g = 0; s->wire != NULL && !s->options.replicated && g < s->n_groups; g++) {
+    if (sharding_wire_packs(s, &s->groups[g]))
+      continue;
+    n++;
+    first = first != NULL ? first : s->groups[g].name;
+    type = type != NULL ? type : sharding_dtype_name(s->groups[g].dtype);
+  }
+  if (n == 0)
+    return;
+  snprintf(text, sizeof text,
+           "the precision plugin packs what all-gathers send, but %u of %u flat parameters ('%.100s' first) are %s and travel as they are: "
+           "only fp32 flat parameters are packed; fsdp2 packs parameters of every type",
+           n, s->n_groups, first, type);
+  s->job->host->log(s->job->host->ctx, ORDO_LOG_WARNING, text);
+}
 
 static const ordo_leaf *leaf_of(const sharding *s, const sharding_group *group, uint32_t piece)
 {
   return s->callbacks.leaf != NULL ? s->callbacks.leaf(s->callbacks.self, group, piece) : NULL;
 }
 
+/* The piece is carried in words of fp32 that are no numbers. */
+static int is_opaque(const sharding *s, const sharding_group *group, uint32_t piece)
+{
+  const ordo_leaf *leaf = leaf_of(s, group, piece);
+  return leaf != NULL && leaf->opaque != NULL;
+}
+
+static int64_t raw_bytes(const sharding_group *group, uint32_t piece)
+{
+  return group->pieces[piece].count * (int64_t)ordo_dtype_size(group->dtype);
+}
+
 static int64_t wire_bytes(const sharding *s, const sharding_group *group, uint32_t piece)
 {
-  return s->wire->wire_bytes(s->wire_self, leaf_of(s, group, piece), group->pieces[piece].count);
+  return is_opaque(s, group, piece) ? raw_bytes(group, piece)
+                                    : s->wire->wire_bytes(s->wire_self, leaf_of(s, group, piece), group->pieces[piece].count);
+}
+
+static ordo_status pack(const sharding *s, const sharding_group *group, uint32_t piece, unsigned char *at)
+{
+  const sharding_piece *p = &group->pieces[piece];
+  const void *from = sharding_at(group->shard, group->dtype, p->shard_offset);
+  if (!is_opaque(s, group, piece))
+    return s->wire->pre_all_gather(s->wire_self, leaf_of(s, group, piece), from, p->count, at);
+  memcpy(at, from, (size_t)sharding_touchable(s, raw_bytes(group, piece)));
+  return ORDO_OK;
+}
+
+static ordo_status unpack(const sharding *s, const sharding_group *group, uint32_t piece, int32_t rank, const unsigned char *at)
+{
+  const sharding_piece *p = &group->pieces[piece];
+  void *to = sharding_at(group->full, group->dtype, p->full_offset + rank * p->count);
+  if (!is_opaque(s, group, piece))
+    return s->wire->post_all_gather(s->wire_self, leaf_of(s, group, piece), at, p->count, to);
+  memcpy(to, at, (size_t)sharding_touchable(s, raw_bytes(group, piece)));
+  return ORDO_OK;
 }
 
 /* Slots for the largest group, on first use: the leaves that the plugin is asked about do not exist before. */
@@ -29,7 +91,7 @@ static ordo_status reserve(sharding *s)
     return ORDO_OK;
   for (uint32_t g = 0; g < s->n_groups; g++) {
     int64_t bytes = 0;
-    for (uint32_t i = 0; i < s->groups[g].n_pieces && s->groups[g].dtype == ORDO_F32; i++) {
+    for (uint32_t i = 0; i < s->groups[g].n_pieces && sharding_wire_packs(s, &s->groups[g]); i++) {
       int64_t piece = wire_bytes(s, &s->groups[g], i);
       if (piece < 0)
         return sharding_fail(job, ORDO_E_INVALID, "report this to the author of the precision plugin",
@@ -72,9 +134,7 @@ ordo_status sharding_wire_start(sharding *s, sharding_group *group)
     status = take_slot(s, group);
   unsigned char *at = run->wire;
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
-    const sharding_piece *p = &group->pieces[i];
-    status =
-        s->wire->pre_all_gather(s->wire_self, leaf_of(s, group, i), sharding_at(group->shard, ORDO_F32, p->shard_offset), p->count, at);
+    status = pack(s, group, i, at);
     at += wire_bytes(s, group, i);
   }
   if (status != ORDO_OK) {
@@ -96,9 +156,7 @@ ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived
   ordo_status status = ORDO_OK;
   for (int32_t r = 0; r < s->comm->size && arrived; r++)
     for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
-      const sharding_piece *p = &group->pieces[i];
-      status = s->wire->post_all_gather(s->wire_self, leaf_of(s, group, i), at, p->count,
-                                        sharding_at(group->full, ORDO_F32, p->full_offset + r * p->count));
+      status = unpack(s, group, i, r, at);
       at += wire_bytes(s, group, i);
     }
   for (int i = 0; i < SHARDING_WIRE_SLOTS; i++)

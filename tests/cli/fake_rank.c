@@ -1,7 +1,7 @@
 /* fake_rank.c - stands for ordo-train in the tests of the launcher: an MPI program whose ranks end as they are told.
  *
- * Words: fine | exit CODE | abort CODE | desert | raise SIGNAL | wait FILE | finish FILE | orphan (ends its mpirun). Rank 1 (rank 0 if
- * alone) misbehaves, the others wait for it.
+ * Words: fine | exit CODE | abort CODE | leave CODE | desert | raise SIGNAL | wait FILE | finish FILE | orphan (ends its mpirun). Rank 1
+ * (rank 0 if alone) misbehaves, the others wait for it.
  */
 #include <mpi.h>
 #include <signal.h>
@@ -64,8 +64,8 @@ int main(int argc, char **argv)
     } else if (!strcmp(what, "abort")) {
       fprintf(stderr, "error E-TEST: ending with %d\n", number);
       MPI_Abort(MPI_COMM_WORLD, number);
-    } else if (!strcmp(what, "desert")) {
-      _exit(0);
+    } else if (!strcmp(what, "desert") || !strcmp(what, "leave")) { /* without a word */
+      _exit(number);
     } else if (!strcmp(what, "raise")) {
       signal(number, SIG_DFL);
       raise(number);

@@ -90,6 +90,17 @@ static void exit_codes_of_ranks_come_through(void **state)
   expect("train desert --ranks 2", 1, "", "E-RUN-RANK-LOST");
 }
 
+/* exit(1) of a library looks like an error of the house that was told, and was told by nobody. */
+static void a_rank_that_leaves_without_a_word_is_named(void **state)
+{
+  (void)state;
+  for (int code = 1; code <= 4; code += 3) {
+    g_autofree char *words = g_strdup_printf("train leave %d --ranks 2", code);
+    g_autofree char *expected = g_strdup_printf("E-RUN-RANK-LOST: rank 1 left the run with exit code %d", code);
+    expect(words, 1, "", expected);
+  }
+}
+
 static void a_killed_rank_ends_the_run(void **state)
 {
   (void)state;
@@ -218,6 +229,7 @@ int main(void)
       cmocka_unit_test(a_configuration_file_may_say_how_many),
       cmocka_unit_test(under_another_launcher_it_joins),
       cmocka_unit_test(exit_codes_of_ranks_come_through),
+      cmocka_unit_test(a_rank_that_leaves_without_a_word_is_named),
       cmocka_unit_test(a_killed_rank_ends_the_run),
       cmocka_unit_test(a_signal_reaches_the_ranks),
       cmocka_unit_test(a_signal_to_mpirun_is_no_failure_to_launch),

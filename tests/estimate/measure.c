@@ -1,6 +1,6 @@
 /* measure.c - an estimate against the job that it is of: every rank trains for real, then estimates itself, and compares.
  *
- * mpirun -n N ordo-measure --strategy E [--precision P] [--no-decay] [--print]
+ * mpirun -n N ordo-measure --strategy E [--precision P] [--kv-heads N] [--no-decay] [--print]
  *
  * Calls and payload must be equal for every axis, kind and phase, memory must be equal for every tag, and leaves must have the same shapes:
  * the same code allocates and sends in both, so there is nothing to tolerate. The variants are what changes messages and memory:
@@ -201,9 +201,12 @@ int main(int argc, char **argv)
   rig r = {.decay = 0.1};
   const ordo_context_options context = {.struct_size = sizeof context, .program_name = "ordo-measure"};
   ordo_plan_request request = {.struct_size = sizeof request};
+  struct llama_config grouped = model;
   int wrong = 0, all = 0;
   for (int i = 1; i < argc; i++) {
     request.strategy = strcmp(argv[i], "--strategy") == 0 && i + 1 < argc ? argv[++i] : request.strategy;
+    if (strcmp(argv[i], "--kv-heads") == 0 && i + 1 < argc)
+      grouped.kv_heads = atoi(argv[++i]);
     request.precision = strcmp(argv[i], "--precision") == 0 && i + 1 < argc ? argv[++i] : request.precision;
     r.print |= strcmp(argv[i], "--print") == 0;
     r.decay = strcmp(argv[i], "--no-decay") == 0 ? 0.0 : r.decay;
@@ -213,7 +216,7 @@ int main(int argc, char **argv)
   request.ranks = r.comm->size;
   if (ordo_plan_create(r.context, &request, &r.plan) != ORDO_OK)
     die(&r, "the plan");
-  r.weights = ordo_weights_fresh(&model, 1, 0.02);
+  r.weights = ordo_weights_fresh(&grouped, 1, 0.02);
   open_data(&r);
   for (size_t i = 0; i < G_N_ELEMENTS(variants); i++)
     wrong += compare(&r, &variants[i]);

@@ -134,6 +134,16 @@ with Outside(source, build, prefix) as outside:
     moved = summary(many)["comm"]["fsdp2"]["all_gather"]["bytes"]
     check(moved == 6 * expected, f"all-gathers moved {moved} bytes, not {6 * expected}")
 
+    # a plugin that stores a base and packs what is gathered: everything but the base is packed, a byte more for each piece, exactly
+    example = outside.paths
+    outside.paths = [one for one in example if not one.endswith("/qlora/out")] + [f"{build}/tests/examples"]
+    wire = outside.must_train("fsdp2", qlora, ranks=3, train_ordered="true")
+    outside.paths = example
+    check(rows(wire, *values) == ordered[3], "packing parameters beside a packed base changes the numbers")
+    pieces = sum(3 * (2 if ".layers." in name else 1) for name in before if name not in layers(fresh))
+    packed = summary(wire)["comm"]["fsdp2"]["all_gather"]["bytes"]
+    check(packed == moved + 6 * pieces, f"all-gathers moved {packed} bytes, not {moved + 6 * pieces}: the base was packed, or nothing was")
+
     for strategy, word in (("fsdp2:param_dtype=bf16", "param_dtype"), ("fsdp1", "flat parameters hold")):
         check(not outside.train(strategy, qlora, ranks=2), f"{strategy} trains a base that it cannot shard")
         check(word in outside.last.stderr and "proj" in outside.last.stderr, f"{strategy}: {outside.last.stderr}")

@@ -4,6 +4,8 @@
 # A killed rank is told by the launcher; a survivor that spoke would hide it, a second survivor would blame the first. A rank that hangs is told
 # by the one that waited for it. Nothing of mpirun's own text comes through. A plan without an order is told by the plan, and nothing else is.
 set -u
+# A signal is to end a rank of a sanitized build too: the sanitizer would answer it with exit(1).
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0
 ordo=$1 fakes=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

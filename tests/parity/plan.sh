@@ -6,7 +6,7 @@
 set -u
 ordo=$1 plugins=$2 fakes=$3
 . "$(dirname "$0")/../script.sh"
-path=$plugins/ddp/ddp.so:$plugins/fsdp1/fsdp1.so:$plugins/fsdp2/fsdp2.so:$fakes/fake_apex_amp.so:$fakes/fake_jointx.so
+path=$plugins/tp/tp.so:$plugins/ddp/ddp.so:$plugins/fsdp1/fsdp1.so:$plugins/fsdp2/fsdp2.so:$fakes/fake_apex_amp.so:$fakes/fake_jointx.so
 unset ORDO_PLUGIN_PATH
 
 tail="scheduler.create restore.optimizer RP restore.scheduler restore.data restore.rng verify"
@@ -22,6 +22,13 @@ order ddp=2+fsdp2 none "optimizer.create strategy.prepare_joint strategy.wrap we
 order fsdp1 apex_amp "precision.convert_model strategy.wrap optimizer.create weights.load_sharded precision.wrap_optimizer"
 order fsdp2 apex_amp "precision.convert_model optimizer.create strategy.prepare_joint weights.load_sharded precision.wrap_optimizer"
 order ddp=2+fsdp2 apex_amp "precision.convert_model optimizer.create strategy.prepare_joint strategy.wrap weights.load_sharded precision.wrap_optimizer"
+# A split model is prepared by nobody, or by the strategy that it is composed with.
+[ -f "$plugins/tp/tp.so" ] && {
+  order tp none "weights.load weights.sync strategy.partition optimizer.create"
+  order tp=2+ddp none "weights.load weights.sync strategy.partition optimizer.create strategy.wrap"
+  order tp=2+fsdp1 none "strategy.partition strategy.wrap optimizer.create weights.load_sharded"
+  order tp=2+fsdp2 none "strategy.partition optimizer.create strategy.prepare_joint weights.load_sharded"
+}
 for strategy in fsdp1 fsdp2 ddp=2+fsdp2; do
   $ordo plan --plugin-path "$path" --strategy $strategy --precision jointx --ranks 4 >"$dir/out" 2>&1
   code=$?

@@ -2,6 +2,8 @@
 # ranks.sh ORDO LIBEXEC - one rank is killed, stopped, or never arrives: the others end with an error within seconds, and nothing is left.
 set -eu
 . "$(dirname "$0")/lib.sh"
+# A signal is to end a rank of a sanitized build too: the sanitizer would answer it with exit(1).
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0
 steps="--train.steps 100000000 --log.progress none --optim.lr 0"
 
 # The processes of this test's ranks, in the order of their start: they alone have the scratch directory on their command line.

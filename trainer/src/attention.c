@@ -33,6 +33,13 @@ static float score_scale(const struct attention *shape)
   return (float)(1.0 / sqrt((double)shape->head_dim));
 }
 
+/* Kernels that round as they go, if nothing but the matmul type is rounded to here. */
+static const struct kernels_rounded *rounded(const struct attention *shape)
+{
+  int one = shape->softmax == ORDO_F32 || shape->softmax == shape->matmul;
+  return one ? kernels_rounded(shape->kernels, shape->matmul) : NULL;
+}
+
 /* Probabilities [rows, keys] as an operand. */
 static void round_probabilities(const struct attention *shape, const struct block *b, float *p)
 {
@@ -43,8 +50,49 @@ static void round_probabilities(const struct attention *shape, const struct bloc
 /* A block's rows of one head in a token-major array. */
 static void round_rows(const struct attention *shape, const struct block *b, float *x)
 {
-  for (int64_t r = 0; shape->matmul != ORDO_F32 && r < b->rows; r++)
-    kernels_round(shape->kernels, shape->matmul, (size_t)shape->head_dim, x + r * shape->heads * shape->head_dim);
+  const struct kernels_rounded *kernels = kernels_rounded(shape->kernels, shape->matmul);
+  if (kernels != NULL)
+    kernels->round_rows((size_t)b->rows, (size_t)shape->head_dim, (size_t)(shape->heads * shape->head_dim), x);
+}
+
+/* Scores -> probabilities as an operand. */
+static void probabilities(const struct attention *shape, const struct block *b, float *scores, float *lse)
+{
+  const struct kernels_rounded *kernels = rounded(shape);
+  size_t rows = (size_t)b->rows, keys = (size_t)b->keys, first = (size_t)(shape->first + b->row);
+  if (kernels != NULL) {
+    kernels->softmax_causal(rows, keys, keys, first, score_scale(shape), scores, lse);
+    return;
+  }
+  kernels_round(shape->kernels, shape->matmul, rows * keys, scores);
+  shape->kernels->softmax_causal(rows, keys, keys, first, score_scale(shape), scores, lse);
+  round_probabilities(shape, b, scores);
+}
+
+/* Scores -> probabilities that are not rounded yet. */
+static void probabilities_again(const struct attention *shape, const struct block *b, float *scores, const float *lse)
+{
+  const struct kernels_rounded *kernels = kernels_rounded(shape->kernels, shape->matmul);
+  size_t rows = (size_t)b->rows, keys = (size_t)b->keys;
+  if (kernels != NULL)
+    kernels->softmax_again(rows, keys, keys, (size_t)b->row, score_scale(shape), scores, lse);
+  else
+    shape->kernels->softmax_again(rows, keys, keys, (size_t)b->row, score_scale(shape), scores, lse);
+}
+
+/* dp -> ds, of the probabilities before they are rounded; ds and p become operands. */
+static void scores_gradient(const struct attention *shape, const struct block *b, float *p, const float *delta, float *dp)
+{
+  const struct kernels_rounded *kernels = rounded(shape);
+  size_t rows = (size_t)b->rows, keys = (size_t)b->keys;
+  if (kernels != NULL) {
+    kernels->softmax_backward(rows, keys, keys, score_scale(shape), p, delta, dp);
+    return;
+  }
+  kernels_round(shape->kernels, shape->matmul, rows * keys, dp);
+  shape->kernels->softmax_backward(rows, keys, keys, score_scale(shape), p, delta, dp);
+  kernels_round(shape->kernels, shape->matmul, rows * keys, dp);
+  round_probabilities(shape, b, p);
 }
 
 int64_t attention_workspace(int64_t keys, int backward)
@@ -65,10 +113,7 @@ void attention_forward(const struct attention *shape, const float *q, const floa
       struct block b = block_at(shape, i);
       int64_t at = b.row * q_stride + head * hd;
       gemm_nt(b.rows, b.keys, hd, q + at, q_stride, kh, kv_stride, 0.0f, work, b.keys);
-      kernels_round(shape->kernels, shape->matmul, (size_t)(b.rows * b.keys), work);
-      shape->kernels->softmax_causal((size_t)b.rows, (size_t)b.keys, (size_t)b.keys, (size_t)(shape->first + b.row), score_scale(shape),
-                                     work, lse + head * shape->queries + b.row);
-      round_probabilities(shape, &b, work);
+      probabilities(shape, &b, work, lse + head * shape->queries + b.row);
       gemm_nn(b.rows, hd, b.keys, work, b.keys, vh, kv_stride, 0.0f, out + at, q_stride);
       round_rows(shape, &b, out + at);
     }
@@ -80,7 +125,6 @@ static void block_backward(const struct attention *shape, struct block b, int64_
                            const float *out, const float *lse, const float *dout, float *dq, float *dkh, float *dvh, float beta,
                            float *work)
 {
-  const struct kernels *kernels = shape->kernels;
   int64_t hd = shape->head_dim;
   int64_t q_stride = shape->heads * hd;
   int64_t kv_stride = shape->kv_heads * hd;
@@ -88,17 +132,11 @@ static void block_backward(const struct attention *shape, struct block b, int64_
   float *p = work;
   float *ds = p + b.rows * b.keys;
   float *delta = ds + b.rows * b.keys;
-  size_t rows = (size_t)b.rows;
-  size_t keys = (size_t)b.keys;
   gemm_nt(b.rows, b.keys, hd, q + at, q_stride, kh, kv_stride, 0.0f, p, b.keys);
-  kernels_round(kernels, shape->matmul, rows * keys, p);
-  kernels->softmax_again(rows, keys, keys, (size_t)b.row, score_scale(shape), p, lse + head * shape->queries + b.row);
+  probabilities_again(shape, &b, p, lse + head * shape->queries + b.row);
   gemm_nt(b.rows, b.keys, hd, dout + at, q_stride, vh, kv_stride, 0.0f, ds, b.keys);
-  kernels_round(kernels, shape->matmul, rows * keys, ds);
-  kernels->row_dot(rows, (size_t)hd, dout + at, (size_t)q_stride, out + at, (size_t)q_stride, delta);
-  kernels->softmax_backward(rows, keys, keys, score_scale(shape), p, delta, ds); /* of the probabilities before they were rounded */
-  kernels_round(kernels, shape->matmul, rows * keys, ds);
-  round_probabilities(shape, &b, p);
+  shape->kernels->row_dot((size_t)b.rows, (size_t)hd, dout + at, (size_t)q_stride, out + at, (size_t)q_stride, delta);
+  scores_gradient(shape, &b, p, delta, ds);
   gemm_tn(b.keys, hd, b.rows, p, b.keys, dout + at, q_stride, beta, dvh, kv_stride);
   gemm_nn(b.rows, hd, b.keys, ds, b.keys, kh, kv_stride, 0.0f, dq + at, q_stride);
   gemm_tn(b.keys, hd, b.rows, ds, b.keys, q + at, q_stride, beta, dkh, kv_stride);

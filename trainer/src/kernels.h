@@ -16,6 +16,32 @@ struct kernels_adamw {
   float grad_factor, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_scale, eps;
 };
 
+/* Kernels that round to one 16-bit format as they go, to the bit what the kernel of that name in struct kernels does between roundings;
+ * shapes as there. "in": rounded before it is used, and stored so unless said otherwise; "out": the result is rounded. */
+struct kernels_rounded {
+  void (*round_rows)(size_t rows, size_t columns, size_t stride, float *x); /* in place */
+  void (*add)(size_t n, const float *x, float *delta, float *sum);          /* in: delta (may stay as it is) */
+  void (*scale)(size_t n, float factor, float *x);                          /* out: x */
+  void (*rms_forward)(size_t rows, size_t columns, const float *x, const float *weight, float eps, float *y, float *inv); /* out: y */
+  /* in: delta (may stay as it is), out: y */
+  void (*add_rms_forward)(size_t rows, size_t columns, const float *x, float *delta, float *sum, const float *weight, float eps, float *y,
+                          float *inv);
+  void (*rms_apply)(size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *y); /* out: y */
+  /* in: dy */
+  void (*rms_backward)(size_t rows, size_t columns, const float *x, const float *weight, const float *inv, float *dy, float *dx,
+                       float *dweight);
+  void (*rope)(size_t heads, size_t half, const float *cosine, const float *sine, float sign, float *x); /* in and out: x */
+  void (*swiglu_forward)(size_t n, float *gate, float *up, float *act);   /* in: gate, up; out: act, which is neither */
+  void (*swiglu_backward)(size_t n, float *gate, float *up, float *grad); /* in: grad; out: all three */
+  /* in: scores; out: probabilities */
+  void (*softmax_causal)(size_t rows, size_t columns, size_t stride, size_t first, float scale, float *scores, float *lse);
+  /* in: scores */
+  void (*softmax_again)(size_t rows, size_t columns, size_t stride, size_t first, float scale, float *scores, const float *lse);
+  /* in: dp; out: ds, computed from p as it comes, and p itself */
+  void (*softmax_backward)(size_t rows, size_t columns, size_t stride, float scale, float *p, const float *delta, float *dp);
+  float (*exp_sum)(size_t n, float *x, float *max); /* in: x */
+};
+
 struct kernels {
   const char *name; /* "portable", "avx2", "avx512" */
   /* y[i] = e^x[i], within 2 ulp for results that are normal numbers; smaller results are 0, x above
@@ -68,6 +94,8 @@ struct kernels {
   /* There and back: fp32 values that the format has. `to` may be `from`. */
   void (*round_bf16)(size_t n, const float *from, float *to);
   void (*round_f16)(size_t n, const float *from, float *to);
+
+  const struct kernels_rounded *bf16, *f16;
 };
 
 /* The table for an instruction set the processor has; null if this build has none for it. [any] since 0.1 */

@@ -3,7 +3,10 @@
  * It is included by kernels_impl.c alone, once per instruction set. The bits are those of ordo/half.h on every processor, NaN payloads
  * included, so that ranks with different hardware agree. Where an instruction does the same it is used: F16C and AVX-512 convert binary16,
  * except that they make a signalling NaN quiet and keep parts of payloads; groups with a NaN therefore go through half.h. bf16 is integer
- * arithmetic that the compiler vectorises. VCVTNEPS2BF16 of AVX512_BF16 is of no use: it takes subnormal numbers for zero.
+ * arithmetic that the compiler vectorises. ordo/half_array.h does the same for plugins and the host, with integers only and its own choice
+ * at run time; these are apart from it because a product converts its weights in every pass: they belong to the table of an instruction set
+ * (so every table can be tested on one processor), use its conversion instructions, and round in place without packing. VCVTNEPS2BF16 of
+ * AVX512_BF16 is of no use: it takes subnormal numbers for zero.
  */
 #ifndef KERNELS_HALF_IMPL_H
 #define KERNELS_HALF_IMPL_H
@@ -14,6 +17,29 @@
 #include <immintrin.h>
 #endif
 
+/* The upper half stays where it is, so nothing is packed and unpacked again. Signed comparisons are the cheap ones below AVX-512. */
+static inline float round_bf16_one(float x)
+{
+  uint32_t bits = ordo_bits_of_f32(x);
+  uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  uint32_t quiet = bits | 0x400000u;
+  return ordo_f32_of_bits((x != x ? quiet : rounded) & 0xffff0000u);
+}
+
+/* binary16 and back without moving bits, for loops that do something else too; an array alone is faster with F16C (round_f16). In
+ * 1.5 * 2^(e+13) one unit in the last place is 2^(e-10), the spacing of binary16 at numbers of exponent e, so adding and subtracting it
+ * rounds to nearest even; subnormals have the spacing of e = -14. */
+static inline float round_f16_one(float x)
+{
+  uint32_t bits = ordo_bits_of_f32(x);
+  int32_t magnitude = (int32_t)(bits & 0x7fffffffu), exponent = magnitude & 0x7f800000;
+  float spacer = ordo_f32_of_bits((uint32_t)(exponent > 0x38800000 ? exponent : 0x38800000) + (13u << 23) + 0x400000u);
+  uint32_t result = ordo_bits_of_f32((ordo_f32_of_bits((uint32_t)magnitude) + spacer) - spacer);
+  result = magnitude >= 0x477ff000 ? 0x7f800000u : result; /* 65520: halfway between the largest binary16 and 2^16 */
+  result = x != x ? 0x7fc00000u : result;
+  return ordo_f32_of_bits((bits & 0x80000000u) | result);
+}
+
 static void f32_from_bf16(size_t n, const uint16_t *restrict from, float *restrict to)
 {
   for (size_t i = 0; i < n; i++)
@@ -23,19 +49,14 @@ static void f32_from_bf16(size_t n, const uint16_t *restrict from, float *restri
 static void bf16_from_f32(size_t n, const float *restrict from, uint16_t *restrict to)
 {
   for (size_t i = 0; i < n; i++)
-    to[i] = ordo_bf16_from_f32(from[i]);
+    to[i] = (uint16_t)(ordo_bits_of_f32(round_bf16_one(from[i])) >> 16);
 }
 
-/* The upper half stays where it is, so nothing is packed and unpacked again. */
 static void round_bf16(size_t n, const float *from, float *to)
 {
 #pragma omp simd
-  for (size_t i = 0; i < n; i++) {
-    uint32_t bits = ordo_bits_of_f32(from[i]);
-    uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    uint32_t quiet = bits | 0x400000u;
-    to[i] = ordo_f32_of_bits(((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded) & 0xffff0000u);
-  }
+  for (size_t i = 0; i < n; i++)
+    to[i] = round_bf16_one(from[i]);
 }
 
 static void f32_from_f16_plain(size_t n, const uint16_t *restrict from, float *restrict to)
@@ -54,7 +75,7 @@ static void round_f16_plain(size_t n, const float *from, float *to)
 {
 #pragma omp simd
   for (size_t i = 0; i < n; i++)
-    to[i] = ordo_f32_from_f16(ordo_f16_from_f32(from[i]));
+    to[i] = round_f16_one(from[i]);
 }
 
 #if defined(__AVX512F__)

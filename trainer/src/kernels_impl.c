@@ -295,6 +295,44 @@ static void sgd(size_t n, float *restrict w, const float *restrict g, float *res
   }
 }
 
+/* ---- the same, rounding as they go ---- */
+
+#define ROUND(X) round_bf16_one(X)
+#define ROUNDED(NAME) NAME##_bf16
+#include "kernels_rounded_impl.h"
+#undef ROUND
+#undef ROUNDED
+
+#if defined(__AVX512F__) || defined(__F16C__)
+#include "kernels_rounded_f16c_impl.h"
+#else
+#define ROUND(X) round_f16_one(X)
+#define ROUNDED(NAME) NAME##_f16
+#include "kernels_rounded_impl.h"
+#undef ROUND
+#undef ROUNDED
+#endif
+
+#define ROUNDED_TABLE(FORMAT)                              \
+  static const struct kernels_rounded kernels_##FORMAT = { \
+      .round_rows = round_rows_##FORMAT,                   \
+      .add = add_##FORMAT,                                 \
+      .scale = scale_##FORMAT,                             \
+      .rms_forward = rms_forward_##FORMAT,                 \
+      .add_rms_forward = add_rms_forward_##FORMAT,         \
+      .rms_apply = rms_apply_##FORMAT,                     \
+      .rms_backward = rms_backward_##FORMAT,               \
+      .rope = rope_##FORMAT,                               \
+      .swiglu_forward = swiglu_forward_##FORMAT,           \
+      .swiglu_backward = swiglu_backward_##FORMAT,         \
+      .softmax_causal = softmax_causal_##FORMAT,           \
+      .softmax_again = softmax_again_##FORMAT,             \
+      .softmax_backward = softmax_backward_##FORMAT,       \
+      .exp_sum = exp_sum_##FORMAT,                         \
+  }
+ROUNDED_TABLE(bf16);
+ROUNDED_TABLE(f16);
+
 const struct kernels KERNELS_TABLE = {
     .name = KERNELS_TEXT(KERNELS_NAME),
     .exp_array = exp_array,
@@ -320,4 +358,6 @@ const struct kernels KERNELS_TABLE = {
     .f16_from_f32 = f16_from_f32,
     .round_bf16 = round_bf16,
     .round_f16 = round_f16,
+    .bf16 = &kernels_bf16,
+    .f16 = &kernels_f16,
 };

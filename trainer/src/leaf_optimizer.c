@@ -172,13 +172,14 @@ static void move_state(const leaf_state *from, const ordo_leaf *old_leaf, leaf_s
       }
 }
 
-static int group_of(const leaf_optimizer *self, const ordo_leaf *leaf)
+/* The number of each leaf's group, from 1. */
+static GHashTable *groups_by_leaf(const leaf_optimizer *self)
 {
+  GHashTable *groups = g_hash_table_new(NULL, NULL);
   for (int g = 0; g < N_GROUPS; g++)
     for (guint i = 0; i < self->leaves[g]->len; i++)
-      if (g_ptr_array_index(self->leaves[g], i) == leaf)
-        return g;
-  return -1;
+      g_hash_table_insert(groups, g_ptr_array_index(self->leaves[g], i), GINT_TO_POINTER(g + 1));
+  return groups;
 }
 
 static ordo_status rebind_error(leaf_optimizer *self, ordo_status status, const ordo_leaf *leaf, const char *why)
@@ -190,9 +191,10 @@ static ordo_status rebind_error(leaf_optimizer *self, ordo_status status, const 
 /* Builds the new groups and states beside the old ones; nothing is changed yet. */
 static ordo_status plan_rebind(leaf_optimizer *self, const ordo_leaf_map *map, size_t n, GPtrArray **leaves, GHashTable *states)
 {
+  g_autoptr(GHashTable) group_of_old = groups_by_leaf(self);
   g_autoptr(GHashTable) group_of_new = g_hash_table_new(NULL, NULL);
   for (size_t i = 0; i < n; i++) {
-    int g = group_of(self, map[i].old_leaf);
+    int g = GPOINTER_TO_INT(g_hash_table_lookup(group_of_old, map[i].old_leaf)) - 1;
     gpointer known;
     if (g < 0 && !(map[i].old_leaf->flags & ORDO_PARAM_REQUIRES_GRAD))
       continue; /* frozen: it was never here */

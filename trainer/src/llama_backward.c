@@ -153,10 +153,8 @@ static int branch_output_gradient(struct llama *model, uint32_t unit, uint32_t n
   if (status != LLAMA_OK)
     return status;
   if (model->policy.matmul != ORDO_F32) {
-    if (dout == room->dx)
-      memcpy(room->pass.branch, dout, (size_t)llama_busy(model, n) * sizeof *dout);
+    kernels_round_copy(model->kernels, model->policy.matmul, (size_t)llama_busy(model, n), dout, room->pass.branch);
     dout = room->pass.branch;
-    llama_round(model, model->policy.matmul, n, room->pass.branch);
   }
   *gradient = llama_operand(model, OPERAND_DY0, n, dout);
   return LLAMA_OK;
@@ -275,20 +273,25 @@ static int head_rows_backward(struct llama *model, int64_t first, int64_t rows, 
   struct llama_room *room = &model->room;
   int64_t hidden = model->config.hidden;
   int64_t vocab = model->layout.vocab;
+  const ordo_dtype matmul = model->policy.matmul;
   const struct linear head = {llama_head_unit(model), HEAD_WEIGHT, hidden, vocab};
   struct operand x = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
   int status = LLAMA_OK;
   if (model->kept_batch * model->kept_seq > room->logits_rows) {
     llama_linear_forward(model, head, rows, x, room->logits);
-    llama_round(model, model->policy.matmul, rows * vocab, room->logits);
+    if (llama_wants_output(model, head.unit, 0))
+      llama_round(model, matmul, rows * vocab, room->logits);
     status = llama_hook_output(model, head.unit, 0, rows, room->logits);
-    loss_again(model->kernels, llama_busy(model, rows), vocab, room->logits, room->targets + first);
+    loss_again(model->kernels, matmul, llama_busy(model, rows), vocab, room->logits, room->targets + first);
   }
-  loss_backward(model->kernels, llama_busy(model, rows), vocab, model->layout.vocab_first, room->logits, room->targets + first,
-                room->sums + first, factor);
+  /* Rounded as it is written, unless a hook sees it before. */
+  int hooked = llama_wants_output(model, head.unit, 1);
+  loss_backward(model->kernels, hooked ? ORDO_F32 : matmul, llama_busy(model, rows), vocab, model->layout.vocab_first, room->logits,
+                room->targets + first, room->sums + first, factor);
   if (status == LLAMA_OK)
     status = llama_hook_output(model, head.unit, 1, rows, room->logits);
-  llama_round(model, model->policy.matmul, rows * vocab, room->logits);
+  if (hooked)
+    llama_round(model, matmul, rows * vocab, room->logits);
   struct operand dlogits = llama_operand(model, OPERAND_DY0, rows * vocab, room->logits);
   llama_linear_backward_weight(model, head, rows, dlogits, x, gradient);
   llama_linear_backward_input(model, head, rows, dlogits, 0.0f, room->pass.branch + first * hidden);

@@ -206,7 +206,9 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
   float *nll = args->nll == NULL ? NULL : args->nll + first;
   struct operand norm = llama_operand(model, OPERAND_X, rows * hidden, room->pass.norm + first * hidden);
   llama_linear_forward(model, (struct linear){llama_head_unit(model), HEAD_WEIGHT, hidden, model->layout.vocab}, rows, norm, room->logits);
-  llama_round(model, model->policy.matmul, rows * model->layout.vocab, room->logits);
+  /* The loss rounds a row as it reads it; others need all of them rounded before. */
+  if (args->logits != NULL || args->targets == NULL || room->shares != NULL || llama_wants_output(model, llama_head_unit(model), 0))
+    llama_round(model, model->policy.matmul, rows * model->layout.vocab, room->logits);
   int status = llama_hook_output(model, llama_head_unit(model), 0, rows, room->logits);
   if (status == LLAMA_OK && args->logits != NULL)
     status = llama_whole_logits(model, rows, room->logits, args->logits + first * model->config.vocab);
@@ -214,8 +216,8 @@ static int head_rows(struct llama *model, int64_t first, int64_t rows, struct ll
     return status;
   if (room->shares != NULL)
     return loss_over_parts(model, rows, args->targets + first, room->sums + first, nll, totals);
-  loss_forward(model->kernels, llama_busy(model, rows), model->layout.vocab, room->logits, args->targets + first, room->sums + first, nll,
-               totals);
+  loss_forward(model->kernels, model->policy.matmul, llama_busy(model, rows), model->layout.vocab, room->logits, args->targets + first,
+               room->sums + first, nll, totals);
   return LLAMA_OK;
 }
 

@@ -224,6 +224,11 @@ int llama_offer(struct llama *model, const struct llama_activation *activation)
   return status;
 }
 
+int llama_wants_output(const struct llama *model, uint32_t unit, int backward)
+{
+  return llama_wants(model, LLAMA_POINT_UNIT_OUTPUT, model->units[unit].first_param, backward);
+}
+
 int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data)
 {
   struct llama_activation a = {.point = LLAMA_POINT_UNIT_OUTPUT,
@@ -236,7 +241,7 @@ int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t 
                                .out = data};
   a.out_rows = a.rows;
   a.out_columns = a.columns;
-  return llama_wants(model, a.point, a.param, backward) ? llama_offer(model, &a) : LLAMA_OK;
+  return llama_wants_output(model, unit, backward) ? llama_offer(model, &a) : LLAMA_OK;
 }
 
 int llama_gather(struct llama *model, const struct llama_pass *pass, uint32_t point, uint32_t unit, uint32_t nth, int backward, float *full)

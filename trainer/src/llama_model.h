@@ -203,6 +203,8 @@ void llama_set_rows(const struct llama_layout *layout, struct llama_pass *pass, 
 int llama_wants(const struct llama *model, uint32_t point, uint32_t param, int backward);
 /* Calls the activation hook; the caller has asked whether it is wanted. */
 int llama_offer(struct llama *model, const struct llama_activation *activation);
+/* 1: somebody listens to llama_hook_output of the unit. */
+int llama_wants_output(const struct llama *model, uint32_t unit, int backward);
 /* What a unit hands on (backward: its gradient), in place; the width is that of the unit. */
 int llama_hook_output(struct llama *model, uint32_t unit, int backward, int64_t rows, float *data);
 /* [P, hidden] at its place in `full` -> [N, hidden]. The point belongs to the unit's nth param. */

@@ -1,10 +1,11 @@
 /* llama_rows.c - norms, rotary embedding, SwiGLU, residual sums and the embedding: kernels, plus storage in 16 bits and the roundings of
  * the policy.
  *
- * A result of a product is rounded by the function here that reads it next, and what comes out for products is rounded to the matmul type,
- * a few rows at a time: these values are in cache then, and a pass of its own over memory would cost several times as much. Rounding
- * twice changes nothing, so a value that two functions read may be rounded by both. In fp32 each function is one call of the kernel; in a
- * dry pass (llama_set_dry) none is called.
+ * A result of a product is rounded by the function here that reads it next, and what comes out for products is rounded to the matmul type.
+ * Where that is the only type of an operation, a kernel rounds as it goes, because a pass of its own over memory would cost several times
+ * as much; where the policy mixes types, passes over a few rows at a time round what is in cache then. Rounding twice changes nothing, so a
+ * value that two functions read may be rounded by both. In fp32 each function is one call of the kernel; in a dry pass (llama_set_dry) none
+ * is called.
  */
 #include "llama_model.h"
 
@@ -36,6 +37,13 @@ static int64_t smaller(int64_t a, int64_t b)
   return a < b ? a : b;
 }
 
+/* Kernels that round as they go, if nothing but the matmul type is rounded to in an operation of this type. */
+static const struct kernels_rounded *rounded(const struct llama *model, ordo_dtype dtype)
+{
+  ordo_dtype matmul = model->policy.matmul;
+  return dtype == ORDO_F32 || dtype == matmul ? kernels_rounded(model->kernels, matmul) : NULL;
+}
+
 /* The output of a norm is an operand of products. */
 static void round_norm(const struct llama *model, int64_t rows, float *y)
 {
@@ -48,7 +56,12 @@ void llama_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, int64_
   if (model->dry)
     return;
   const float *weight = norm_weight(model, unit, nth);
+  const struct kernels_rounded *kernels = rounded(model, model->policy.norm);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  if (kernels != NULL) {
+    kernels->rms_forward((size_t)rows, (size_t)hidden, x, weight, (float)model->config.rms_eps, y, inv);
+    return;
+  }
   for (int64_t r = 0; r < rows; r += step) {
     int64_t n = smaller(step, rows - r);
     model->kernels->rms_forward((size_t)n, (size_t)hidden, x + r * hidden, weight, (float)model->config.rms_eps, y + r * hidden, inv + r);
@@ -78,7 +91,12 @@ void llama_add_norm_forward(struct llama *model, uint32_t unit, uint32_t nth, in
   if (model->dry)
     return;
   const float *weight = norm_weight(model, unit, nth);
+  const struct kernels_rounded *kernels = model->policy.elementwise == ORDO_F32 ? rounded(model, model->policy.norm) : NULL;
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  if (kernels != NULL) {
+    kernels->add_rms_forward((size_t)rows, (size_t)hidden, x, delta, sum, weight, (float)model->config.rms_eps, y, inv);
+    return;
+  }
   for (int64_t r = 0; r < rows; r += step)
     add_norm_rows(model, weight, smaller(step, rows - r), x + r * hidden, delta + r * hidden, sum + r * hidden, y + r * hidden, inv + r);
 }
@@ -88,7 +106,12 @@ void llama_norm_again(struct llama *model, uint32_t unit, uint32_t nth, int64_t 
   if (model->dry)
     return;
   const float *weight = norm_weight(model, unit, nth);
+  const struct kernels_rounded *kernels = rounded(model, model->policy.norm);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  if (kernels != NULL) {
+    kernels->rms_apply((size_t)rows, (size_t)hidden, x, weight, inv, y);
+    return;
+  }
   for (int64_t r = 0; r < rows; r += step) {
     int64_t n = smaller(step, rows - r);
     model->kernels->rms_apply((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, y + r * hidden);
@@ -102,26 +125,31 @@ void llama_norm_backward(struct llama *model, uint32_t unit, uint32_t nth, int64
   if (model->dry)
     return;
   const float *weight = norm_weight(model, unit, nth);
-  int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  const struct kernels_rounded *kernels = kernels_rounded(model->kernels, model->policy.matmul);
+  size_t hidden = (size_t)model->config.hidden;
   float *grad = gradient.dtype == ORDO_F32 || gradient.data == NULL ? gradient.data : model->work.vector;
   if (grad != NULL && gradient.beta == 0.0f)
-    memset(grad, 0, (size_t)hidden * sizeof *grad);
+    memset(grad, 0, hidden * sizeof *grad);
   else if (grad != NULL && gradient.dtype != ORDO_F32)
-    kernels_widen(model->kernels, gradient.dtype, (size_t)hidden, gradient.data, grad);
-  for (int64_t r = 0; r < rows; r += step) {
-    int64_t n = smaller(step, rows - r);
-    llama_round(model, model->policy.matmul, n * hidden, dy + r * hidden);
-    model->kernels->rms_backward((size_t)n, (size_t)hidden, x + r * hidden, weight, inv + r, dy + r * hidden, dx + r * hidden, grad);
-  }
+    kernels_widen(model->kernels, gradient.dtype, hidden, gradient.data, grad);
+  if (kernels != NULL)
+    kernels->rms_backward((size_t)rows, hidden, x, weight, inv, dy, dx, grad);
+  else
+    model->kernels->rms_backward((size_t)rows, hidden, x, weight, inv, dy, dx, grad);
   if (grad != NULL && gradient.dtype != ORDO_F32)
-    kernels_narrow(model->kernels, gradient.dtype, (size_t)hidden, grad, gradient.data);
+    kernels_narrow(model->kernels, gradient.dtype, hidden, grad, gradient.data);
 }
 
 void llama_residual(struct llama *model, int64_t rows, const float *x, float *delta, float *sum)
 {
   if (model->dry)
     return;
+  const struct kernels_rounded *kernels = kernels_rounded(model->kernels, model->policy.matmul);
   int64_t hidden = model->config.hidden, step = rows_at_once(model, rows, hidden);
+  if (kernels != NULL && model->policy.elementwise == ORDO_F32) {
+    kernels->add((size_t)(rows * hidden), x, delta, sum);
+    return;
+  }
   for (int64_t r = 0; r < rows; r += step) {
     int64_t n = smaller(step, rows - r) * hidden;
     llama_round(model, model->policy.matmul, n, delta + r * hidden);
@@ -134,11 +162,17 @@ void llama_rotate(struct llama *model, const struct llama_pass *pass, int64_t he
 {
   if (model->dry)
     return;
+  const struct kernels_rounded *kernels = rounded(model, sign > 0.0f ? model->policy.rope : ORDO_F32);
   int64_t half = model->config.head_dim / 2, columns = heads * half * 2;
   for (int64_t row = 0; row < pass->batch * pass->seq; row++, x += columns) {
     int64_t position = pass->first + row % pass->seq;
+    const float *cosine = pass->cosine + position * half, *sine = pass->sine + position * half;
+    if (kernels != NULL) {
+      kernels->rope((size_t)heads, (size_t)half, cosine, sine, sign, x);
+      continue;
+    }
     llama_round(model, model->policy.matmul, columns, x);
-    model->kernels->rope((size_t)heads, (size_t)half, pass->cosine + position * half, pass->sine + position * half, sign, x);
+    model->kernels->rope((size_t)heads, (size_t)half, cosine, sine, sign, x);
     if (sign > 0.0f)
       llama_round(model, model->policy.rope, columns, x);
     llama_round(model, model->policy.matmul, columns, x);
@@ -149,6 +183,11 @@ void llama_swiglu_forward(struct llama *model, int64_t n, float *gate, float *up
 {
   if (model->dry)
     return;
+  const struct kernels_rounded *kernels = rounded(model, model->policy.elementwise);
+  if (kernels != NULL) {
+    kernels->swiglu_forward((size_t)n, gate, up, act);
+    return;
+  }
   int64_t step = rows_at_once(model, n, 1);
   for (int64_t i = 0; i < n; i += step) {
     int64_t part = smaller(step, n - i);
@@ -164,6 +203,11 @@ void llama_swiglu_backward(struct llama *model, int64_t n, float *gate, float *u
 {
   if (model->dry)
     return;
+  const struct kernels_rounded *kernels = rounded(model, model->policy.elementwise);
+  if (kernels != NULL) {
+    kernels->swiglu_backward((size_t)n, gate, up, grad);
+    return;
+  }
   int64_t step = rows_at_once(model, n, 1);
   for (int64_t i = 0; i < n; i += step) {
     int64_t part = smaller(step, n - i);

@@ -4,18 +4,28 @@
 #include <math.h>
 #include <string.h>
 
-void loss_forward(const struct kernels *kernels, int64_t rows, int64_t vocab, float *logits, const int32_t *targets, float *sums,
-                  float *nll, struct loss_totals *totals)
+#include "kernels_low.h"
+
+/* Row of logits, rounded -> exponentials; returns their sum. */
+static float exponentials(const struct kernels *kernels, ordo_dtype dtype, int64_t vocab, float *row, float *max)
+{
+  const struct kernels_rounded *rounded = kernels_rounded(kernels, dtype);
+  return rounded != NULL ? rounded->exp_sum((size_t)vocab, row, max) : kernels->exp_sum((size_t)vocab, row, max);
+}
+
+void loss_forward(const struct kernels *kernels, ordo_dtype dtype, int64_t rows, int64_t vocab, float *logits, const int32_t *targets,
+                  float *sums, float *nll, struct loss_totals *totals)
 {
   for (int64_t r = 0; r < rows; r++) {
     float *row = logits + r * vocab;
     int counted = targets[r] != LOSS_IGNORED;
-    double at_target = counted ? (double)row[targets[r]] : 0.0;
     double loss = 0.0;
     float max = 0.0f;
     sums[r] = 1.0f;
     if (counted) {
-      sums[r] = kernels->exp_sum((size_t)vocab, row, &max);
+      kernels_round(kernels, dtype, 1, &row[targets[r]]);
+      double at_target = (double)row[targets[r]];
+      sums[r] = exponentials(kernels, dtype, vocab, row, &max);
       loss = log((double)sums[r]) + (double)max - at_target;
       totals->sum += loss;
       totals->count++;
@@ -72,26 +82,37 @@ void loss_part_finish(const struct loss_part *part, float *sums, float *nll, str
   }
 }
 
-void loss_again(const struct kernels *kernels, int64_t rows, int64_t vocab, float *logits, const int32_t *targets)
+void loss_again(const struct kernels *kernels, ordo_dtype dtype, int64_t rows, int64_t vocab, float *logits, const int32_t *targets)
 {
   float max;
   for (int64_t r = 0; r < rows; r++)
     if (targets[r] != LOSS_IGNORED)
-      kernels->exp_sum((size_t)vocab, logits + r * vocab, &max);
+      (void)exponentials(kernels, dtype, vocab, logits + r * vocab, &max);
 }
 
-void loss_backward(const struct kernels *kernels, int64_t rows, int64_t vocab, int64_t vocab_first, float *logits, const int32_t *targets,
-                   const float *sums, float factor)
+void loss_backward(const struct kernels *kernels, ordo_dtype dtype, int64_t rows, int64_t vocab, int64_t vocab_first, float *logits,
+                   const int32_t *targets, const float *sums, float factor)
 {
+  const struct kernels_rounded *rounded = kernels_rounded(kernels, dtype);
   for (int64_t r = 0; r < rows; r++) {
-    float *row = logits + r * vocab;
+    float *row = logits + r * vocab, at_target = 0.0f;
     int64_t column = targets[r] - vocab_first;
+    int here = column >= 0 && column < vocab;
     if (targets[r] == LOSS_IGNORED) {
       memset(row, 0, (size_t)vocab * sizeof *row);
       continue;
     }
-    kernels->scale((size_t)vocab, factor / sums[r], row);
-    if (column >= 0 && column < vocab)
-      row[column] -= factor;
+    if (here) { /* apart, since it is rounded after the subtraction only */
+      at_target = row[column];
+      kernels->scale(1, factor / sums[r], &at_target);
+      at_target -= factor;
+      kernels_round(kernels, dtype, 1, &at_target);
+    }
+    if (rounded != NULL)
+      rounded->scale((size_t)vocab, factor / sums[r], row);
+    else
+      kernels->scale((size_t)vocab, factor / sums[r], row);
+    if (here)
+      row[column] = at_target;
   }
 }

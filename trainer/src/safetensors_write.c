@@ -3,7 +3,7 @@
 #include "safetensors.h"
 
 #include "files.h"
-#include <ordo/half.h>
+#include <ordo/half_array.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,8 +98,7 @@ ordo_status ordo_safetensors_writer_write(ordo_safetensors_writer *w, const floa
   ordo_status status = ORDO_OK;
   for (int64_t done = 0; done < numel && status == ORDO_OK;) {
     size_t n = (size_t)MIN((int64_t)AT_ONCE, numel - done);
-    for (size_t i = 0; i < n; i++)
-      half[i] = w->dtype == ORDO_BF16 ? ordo_bf16_from_f32(values[done + (int64_t)i]) : ordo_f16_from_f32(values[done + (int64_t)i]);
+    ordo_half_narrow(w->dtype, values + done, (int64_t)n, half);
     status = ordo_file_write(w->fd, half, n * 2, w->temporary, problems);
     done += (int64_t)n;
   }

@@ -194,14 +194,16 @@ ORDO_EXPORT ordo_status ordo_session_gather_full(ordo_session *session, uint32_t
 ORDO_EXPORT ordo_status ordo_session_release_full(ordo_session *session, uint32_t model);
 
 /* State in memory, for checkpoints. `slot` below 0 is the weight (of the fp32 master if there is one), else that state tensor of the
- * optimizer (n_slots, slot_name). Elements are fp32, packed row-major. Legal between steps, in an evaluation when no unit is open, and in
+ * optimizer (n_slots, slot_name). Elements are fp32, packed row-major, whatever is stored: a weight of bf16 or fp16 without a master comes
+ * out exactly, and goes in rounded to nearest even (a value that came out goes in unchanged); with a master the master takes the fp32 value
+ * and the weight its rounding. Optimizer state is fp32 in any case. Legal between steps, in an evaluation when no unit is open, and in
  * restore steps; not while a scope of gather_full is open on the model.
  *
  * Sharded: what this rank holds of a live leaf is leaf->placement->chunks; over all ranks they cover each parameter, and padding lies
  * outside of all of them. A chunk must lie inside one of them and be of its kind; its leaf_offset is not read. Import makes optimizer state
  * that does not exist yet (ordo_optimizer.restore). Errors: STALE, INVALID (not held here, no such slot, a frozen leaf has no state),
- * NOT_FOUND without a record (no update has made the state yet), UNSUPPORTED (not fp32 and no master). Local: no communication. [main]
- * since 0.1 */
+ * NOT_FOUND without a record (no update has made the state yet), UNSUPPORTED (elements that are no numbers of 16 or 32 bits and have no
+ * master: E-STATE-DTYPE). Local: no communication. [main] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_export_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot,
                                                   float *dst);
 ORDO_EXPORT ordo_status ordo_session_import_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot,

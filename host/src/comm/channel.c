@@ -155,13 +155,18 @@ static ordo_status time_out(ordo_channel *channel, ordo_request *request, double
                        who[0] ? who : "the transport cannot tell which rank is missing");
 }
 
+double ordo_hub_deadline(const ordo_hub *hub)
+{
+  return hub->provider.deadline_seconds > 0 ? hub->provider.deadline_seconds : default_deadline;
+}
+
 static ordo_status wait_until_done(ordo_channel *channel, ordo_request *request)
 {
   ordo_hub *hub = channel->hub;
   ordo_status status = advance_hub(hub);
   if (status != ORDO_OK || request->done)
     return status;
-  double deadline = hub->provider.deadline_seconds > 0 ? hub->provider.deadline_seconds : default_deadline;
+  double deadline = ordo_hub_deadline(hub);
   gint64 start = g_get_monotonic_time(), before = start;
   for (unsigned round = 0; status == ORDO_OK && !request->done;) {
     uint64_t moves = hub->moves;

@@ -76,6 +76,8 @@ struct ordo_channel {
 
 void ordo_hub_init(ordo_hub *hub, const char *name, int32_t rank, int32_t size, ordo_errors *errors);
 void ordo_hub_clear(ordo_hub *hub);
+/* Seconds after which whoever waits gives up. */
+double ordo_hub_deadline(const ordo_hub *hub);
 /* Stores the text, pushes the record, and makes the hub dead for TIMEOUT, PEER_LOST and MISMATCH. Returns status. */
 ordo_status ordo_hub_fail(ordo_hub *hub, ordo_status status, const char *code, const char *where, const char *why, const char *next,
                           const char *what, ...) G_GNUC_PRINTF(7, 8);

@@ -3,7 +3,8 @@
  * Axes whose ranks share a node go through window.c, the others through mpi_transport.c. The caller's communicator is duplicated and
  * never used for traffic; errors on the duplicate return.
  * Guards against: finalising an MPI that the caller started; finalising when a rank is lost (it would wait for that rank for ever);
- * ranks entering a blocking MPI call alone (a barrier with a deadline stands before each).
+ * ranks entering a blocking MPI call alone (a barrier with a deadline stands before each), and ranks that are stopped inside one
+ * (mpi_call.c gives it up).
  */
 #include "../context.h"
 #include "mpi_transport.h"
@@ -65,16 +66,59 @@ static ordo_status start_mpi(ordo_context *context, gboolean *started)
   return ORDO_OK;
 }
 
-/* More ranks on this node than processors? The same answer on all ranks of the node. */
-static gboolean is_oversubscribed(MPI_Comm world)
+/* What a blocking call makes, for mpi_call.c. */
+typedef struct birth {
+  MPI_Comm parent, comm;
+  gboolean split, use_window;
+  int colour, key;
+  int32_t world_rank;
+  int local;           /* ranks on this node */
+  ordo_mpi_link *link; /* null: there is a window instead */
+  ordo_window *window;
+} birth;
+
+static birth *birth_new(MPI_Comm parent, int32_t world_rank, gboolean use_window)
 {
+  birth *b = g_new0(birth, 1);
+  b->parent = parent;
+  b->comm = MPI_COMM_NULL;
+  b->world_rank = world_rank;
+  b->use_window = use_window;
+  return b;
+}
+
+/* The caller's communicator again, and how many of its ranks share this node. */
+static int make_world(void *subject)
+{
+  birth *b = subject;
   MPI_Comm node = MPI_COMM_NULL;
-  int local = 1;
-  if (MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) == MPI_SUCCESS) {
-    MPI_Comm_size(node, &local);
+  int rc = MPI_Comm_dup(b->parent, &b->comm);
+  b->local = 1;
+  if (rc != MPI_SUCCESS)
+    return rc;
+  MPI_Comm_set_errhandler(b->comm, MPI_ERRORS_RETURN);
+  if (MPI_Comm_split_type(b->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) == MPI_SUCCESS) {
+    MPI_Comm_size(node, &b->local);
     MPI_Comm_free(&node);
   }
-  return local > sysconf(_SC_NPROCESSORS_ONLN);
+  return MPI_SUCCESS;
+}
+
+/* A part of the parent, or all of it, with what a channel needs. */
+static int make_link(void *subject)
+{
+  birth *b = subject;
+  int rc = b->split ? MPI_Comm_split(b->parent, b->colour, b->key, &b->comm) : MPI_Comm_dup(b->parent, &b->comm);
+  if (rc != MPI_SUCCESS)
+    return rc;
+  b->link = g_new0(ordo_mpi_link, 1);
+  if ((rc = ordo_mpi_link_init(b->link, b->comm, b->world_rank)) != MPI_SUCCESS)
+    return rc;
+  if (b->use_window && b->link->size > 1 && ordo_window_new(b->link, &b->window)) {
+    g_free(b->link); /* its contents moved into the window */
+    b->link = NULL;
+  }
+  return MPI_SUCCESS;
 }
 
 static ordo_status pass_gate(mpi_hub *m)
@@ -82,45 +126,47 @@ static ordo_status pass_gate(mpi_hub *m)
   return m->gate ? ordo_barrier(&m->gate->table) : ORDO_OK;
 }
 
-/* Takes over `comm`. */
-static ordo_status make_channel(mpi_hub *m, MPI_Comm comm, const char *name, gboolean use_window, ordo_channel **channel)
+/* The peers that the provider knows already. */
+static const ordo_mpi_link *gate_link(const mpi_hub *m)
 {
-  ordo_mpi_link *link = g_new0(ordo_mpi_link, 1);
-  ordo_window *window = NULL;
-  ordo_status status = ordo_mpi_link_init(link, &m->hub, comm, m->hub.provider.rank);
-  if (status != ORDO_OK) {
-    g_free(link);
+  return m->gate && m->gate->table.size > 1 ? m->gate->transport_state : NULL;
+}
+
+/* Takes over `b`. */
+static ordo_status make_channel(mpi_hub *m, birth *b, const char *name, const char *doing, ordo_channel **channel)
+{
+  ordo_status status = ordo_mpi_call(&m->hub, gate_link(m), name, doing, make_link, b);
+  if (status != ORDO_OK)
     return status;
-  }
+  const ordo_mpi_link *link = b->window ? &b->window->link : b->link;
   int rank = link->rank, size = link->size;
-  if (size == 1) {
-    ordo_mpi_link_clear(link, FALSE);
-    g_free(link);
-    *channel = ordo_channel_new(&m->hub, name, 0, 1, &ordo_local_transport, NULL);
-  } else if (use_window && ordo_window_new(link, &window)) {
-    g_free(link); /* its contents moved into the window */
-    *channel = ordo_channel_new(&m->hub, name, rank, size, &ordo_window_transport, window);
+  if (b->window) {
+    *channel = ordo_channel_new(&m->hub, name, rank, size, &ordo_window_transport, b->window);
+  } else if (size > 1) {
+    *channel = ordo_channel_new(&m->hub, name, rank, size, &ordo_mpi_transport, b->link);
   } else {
-    *channel = ordo_channel_new(&m->hub, name, rank, size, &ordo_mpi_transport, link);
+    ordo_mpi_link_clear(b->link, FALSE);
+    g_free(b->link);
+    *channel = ordo_channel_new(&m->hub, name, 0, 1, &ordo_local_transport, NULL);
   }
+  g_free(b);
   return ORDO_OK;
 }
 
 static ordo_status mpi_split(void *ctx, int32_t colour, int32_t key, int32_t size, const char *name, const ordo_comm **out)
 {
   mpi_hub *m = ctx;
-  MPI_Comm comm = MPI_COMM_NULL;
   ordo_channel *channel = NULL;
-  int actual = 0;
   ordo_status status = m->hub.dead ? m->hub.dead : pass_gate(m);
   if (status != ORDO_OK)
     return status;
-  int rc = MPI_Comm_split(m->world, colour, key, &comm);
-  if (rc != MPI_SUCCESS)
-    return ordo_mpi_failed(&m->hub, rc, "splitting the world");
-  MPI_Comm_size(comm, &actual);
-  if ((status = make_channel(m, comm, name, m->use_window, &channel)) != ORDO_OK)
+  birth *b = birth_new(m->world, m->hub.provider.rank, m->use_window);
+  b->split = TRUE;
+  b->colour = colour;
+  b->key = key;
+  if ((status = make_channel(m, b, name, "splitting the world", &channel)) != ORDO_OK)
     return status;
+  int32_t actual = channel->table.size;
   if (actual != size) {
     ordo_channel_free(channel);
     return ordo_hub_fail(&m->hub, ORDO_E_INVALID, "E-MESH-SIZE", name, "all ranks must pass the same mesh",
@@ -160,7 +206,6 @@ static ordo_status create(ordo_context *context, MPI_Comm comm, gboolean started
                           ordo_comm_provider **provider)
 {
   mpi_hub *m = g_new0(mpi_hub, 1);
-  MPI_Comm gate = MPI_COMM_NULL;
   int rank = 0, size = 1;
   ordo_hub_init(&m->hub, "mpi", 0, 1, context ? context->errors : NULL);
   m->owns_mpi = started;
@@ -171,21 +216,20 @@ static ordo_status create(ordo_context *context, MPI_Comm comm, gboolean started
   m->hub.provider.split = mpi_split;
   m->hub.provider.release = mpi_release;
   m->hub.provider.destroy = mpi_destroy;
-  int rc = MPI_Comm_dup(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, &m->world);
-  if (rc != MPI_SUCCESS) {
-    ordo_status failed = ordo_mpi_failed(&m->hub, rc, "duplicating the communicator");
+  birth *b = birth_new(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, 0, FALSE);
+  ordo_status status = ordo_mpi_call(&m->hub, NULL, "provider", "duplicating the communicator", make_world, b);
+  if (status != ORDO_OK) {
     mpi_destroy(m);
-    return failed;
+    return status;
   }
-  MPI_Comm_set_errhandler(m->world, MPI_ERRORS_RETURN);
+  m->world = b->comm;
+  m->hub.oversubscribed = b->local > sysconf(_SC_NPROCESSORS_ONLN);
+  g_free(b);
   MPI_Comm_rank(m->world, &rank);
   MPI_Comm_size(m->world, &size);
   m->hub.provider.rank = rank;
   m->hub.provider.size = size;
-  m->hub.oversubscribed = is_oversubscribed(m->world);
-  rc = MPI_Comm_dup(m->world, &gate);
-  ordo_status status =
-      rc == MPI_SUCCESS ? make_channel(m, gate, "provider", FALSE, &m->gate) : ordo_mpi_failed(&m->hub, rc, "duplicating the world");
+  status = make_channel(m, birth_new(m->world, rank, FALSE), "provider", "duplicating the world", &m->gate);
   if (status != ORDO_OK) {
     mpi_destroy(m);
     return status;

@@ -20,7 +20,7 @@ static uint64_t pid_space(void)
   return stat("/proc/self/ns/pid", &s) == 0 ? (uint64_t)s.st_ino : 0;
 }
 
-static ordo_status exchange_peers(ordo_mpi_link *link, ordo_hub *hub, int32_t world_rank)
+static int exchange_peers(ordo_mpi_link *link, int32_t world_rank)
 {
   MPI_Comm node = MPI_COMM_NULL;
   ordo_peer me = {world_rank, link->rank, (int64_t)getpid(), pid_space()};
@@ -38,10 +38,10 @@ static ordo_status exchange_peers(ordo_mpi_link *link, ordo_hub *hub, int32_t wo
     if (i == link->rank || peer->node != me.node || !me.pid_space || peer->pid_space != me.pid_space)
       peer->pid = 0;
   }
-  return rc == MPI_SUCCESS ? ORDO_OK : ordo_mpi_failed(hub, rc, "exchanging process ids");
+  return rc;
 }
 
-ordo_status ordo_mpi_link_init(ordo_mpi_link *link, ordo_hub *hub, MPI_Comm comm, int32_t world_rank)
+int ordo_mpi_link_init(ordo_mpi_link *link, MPI_Comm comm, int32_t world_rank)
 {
   memset(link, 0, sizeof *link);
   link->posted = comm;
@@ -53,10 +53,11 @@ ordo_status ordo_mpi_link_init(ordo_mpi_link *link, ordo_hub *hub, MPI_Comm comm
   int rc = MPI_Comm_dup(comm, &link->staged);
   if (rc == MPI_SUCCESS)
     rc = MPI_Comm_dup(comm, &link->checks);
-  ordo_status status = rc == MPI_SUCCESS ? exchange_peers(link, hub, world_rank) : ordo_mpi_failed(hub, rc, "duplicating a communicator");
-  if (status != ORDO_OK)
+  if (rc == MPI_SUCCESS)
+    rc = exchange_peers(link, world_rank);
+  if (rc != MPI_SUCCESS)
     ordo_mpi_link_clear(link, TRUE);
-  return status;
+  return rc;
 }
 
 void ordo_mpi_link_clear(ordo_mpi_link *link, gboolean dead)
@@ -69,26 +70,48 @@ void ordo_mpi_link_clear(ordo_mpi_link *link, gboolean dead)
   link->peers = NULL;
 }
 
-/* A killed process stays visible as a zombie until its parent collects it. */
-static gboolean is_zombie(int64_t pid)
+/* The letter that the kernel has for the state of a process; 0: unknown. */
+static char state_of(int64_t pid)
 {
   char path[48], line[256];
   g_snprintf(path, sizeof path, "/proc/%" G_GINT64_FORMAT "/stat", pid);
   FILE *file = fopen(path, "re");
   if (!file)
-    return FALSE;
+    return 0;
   size_t n = fread(line, 1, sizeof line - 1, file);
   fclose(file);
   line[n] = 0;
   const char *after_name = strrchr(line, ')');
-  return after_name && after_name[1] == ' ' && (after_name[2] == 'Z' || after_name[2] == 'X');
+  return after_name && after_name[1] == ' ' ? after_name[2] : 0;
+}
+
+/* A killed process stays visible as a zombie until its parent collects it. */
+static gboolean has_ended(int64_t pid)
+{
+  if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+    return TRUE;
+  char state = state_of(pid);
+  return state == 'Z' || state == 'X';
+}
+
+char *ordo_mpi_stopped(const ordo_mpi_link *link)
+{
+  GString *text = g_string_new(NULL);
+  for (int i = 0; i < link->size; i++) {
+    const ordo_peer *peer = &link->peers[i];
+    char state = peer->pid ? state_of(peer->pid) : 0;
+    if (state == 'T' || state == 't')
+      g_string_append_printf(text, "%srank %d is stopped (process %" G_GINT64_FORMAT ")", text->len ? ", " : "", peer->world_rank,
+                             peer->pid);
+  }
+  return g_string_free(text, text->len == 0);
 }
 
 ordo_status ordo_mpi_watch(ordo_hub *hub, const ordo_mpi_link *link, const char *where)
 {
   for (int i = 0; i < link->size; i++) {
     int64_t pid = link->peers[i].pid;
-    if (pid && ((kill((pid_t)pid, 0) != 0 && errno == ESRCH) || is_zombie(pid)))
+    if (pid && has_ended(pid))
       return ordo_hub_fail(hub, ORDO_E_PEER_LOST, "E-COMM-PEER-LOST", where, "its process has ended while this rank waited for it",
                            "Look at the first error of that rank; out of memory and signals are the usual causes.",
                            "rank %d ended (process %" G_GINT64_FORMAT ") while rank %d waited for it on '%s'", link->peers[i].world_rank,

@@ -421,9 +421,20 @@ static void transport_forget(ordo_channel *channel, ordo_request *request)
   ordo_mpi_forget(request->state);
 }
 
+static int free_link(void *subject)
+{
+  ordo_mpi_link_clear(subject, FALSE);
+  g_free(subject);
+  return MPI_SUCCESS;
+}
+
 static void transport_close(ordo_channel *channel)
 {
-  ordo_mpi_link_clear(channel->transport_state, channel->hub->dead != ORDO_OK);
+  if (!channel->hub->dead) {
+    (void)ordo_mpi_call(channel->hub, NULL, channel->name, "closing the communicator", free_link, channel->transport_state);
+    return;
+  }
+  ordo_mpi_link_clear(channel->transport_state, TRUE);
   g_free(channel->transport_state);
 }
 

@@ -32,8 +32,8 @@ typedef struct ordo_mpi_link {
   gboolean one_node;
 } ordo_mpi_link;
 
-/* Takes over `comm` (freed also on error). Collective. `hub` receives the error. */
-ordo_status ordo_mpi_link_init(ordo_mpi_link *link, ordo_hub *hub, MPI_Comm comm, int32_t world_rank);
+/* Takes over `comm`. Collective, and blocks. Returns MPI_SUCCESS or MPI's error, after which nothing needs to be cleared. */
+int ordo_mpi_link_init(ordo_mpi_link *link, MPI_Comm comm, int32_t world_rank);
 /* Collective unless `dead`, when communicators are left behind rather than waited for. */
 void ordo_mpi_link_clear(ordo_mpi_link *link, gboolean dead);
 
@@ -44,6 +44,15 @@ ordo_status ordo_mpi_advance(ordo_mpi_link *link, ordo_request *request, ordo_ex
 /* Frees the state; what MPI still owns is left to it. */
 void ordo_mpi_forget(ordo_exchange *exchange);
 
+/* mpi_call.c: blocking work, in MPI alone, that returns MPI_SUCCESS or MPI's error. It may not touch the hub. */
+typedef int (*ordo_mpi_work)(void *subject);
+/* Runs work(subject), and gives it up at the deadline or when a peer of `link` (null: unknown) has ended. After an error the subject is
+ * left behind, because MPI may still be working on it. Errors: TIMEOUT, PEER_LOST, and those of ordo_mpi_failed. */
+ordo_status ordo_mpi_call(ordo_hub *hub, const ordo_mpi_link *link, const char *where, const char *doing, ordo_mpi_work work,
+                          void *subject);
+
+/* Names the peers on this node that are stopped (SIGSTOP, a debugger); null: none. Free with g_free. */
+char *ordo_mpi_stopped(const ordo_mpi_link *link);
 /* Fails the hub with PEER_LOST when a peer on this node has ended. */
 ordo_status ordo_mpi_watch(ordo_hub *hub, const ordo_mpi_link *link, const char *where);
 ordo_status ordo_mpi_failed(ordo_hub *hub, int code, const char *doing);

@@ -9,7 +9,7 @@
  */
 #include "reduce.h"
 
-#include <ordo/half.h>
+#include <ordo/half_array.h>
 
 #include <string.h>
 
@@ -21,14 +21,11 @@ enum { BLOCK = 1024 }; /* elements: 4 KiB of fp32 per stream */
 
 /* Sixteen floats at any address; the compiler picks the instructions of each target below. */
 typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t u32x16 __attribute__((vector_size(64), aligned(4), may_alias));
 
 typedef struct kernels {
   void (*scale_f32)(float *restrict out, const float *restrict in, float factor, size_t count);
   void (*add_f32)(float *restrict acc, const float *restrict in, float factor, size_t count);
   void (*sum2_f32)(float *restrict out, const float *restrict a, const float *restrict b, float before, float after, size_t count);
-  void (*load_bf16)(float *restrict out, const uint16_t *restrict in, size_t count);
-  void (*store_bf16)(uint16_t *restrict out, const float *restrict in, size_t count);
 } kernels;
 
 /* One body, compiled for each target. Multiplying by 1 is exact, so no case without a factor is needed. */
@@ -58,31 +55,7 @@ typedef struct kernels {
     for (; i < count; i++)                                                                                                             \
       out[i] = (a[i] * before + b[i] * before) * after;                                                                                \
   }                                                                                                                                    \
-  TARGET static void load_bf16_##NAME(float *restrict out, const uint16_t *restrict in, size_t count)                                  \
-  {                                                                                                                                    \
-    size_t i = 0;                                                                                                                      \
-    for (; i + 16 <= count; i += 16)                                                                                                   \
-      for (size_t j = 0; j < 16; j++)                                                                                                  \
-        out[i + j] = ordo_f32_from_bf16(in[i + j]);                                                                                    \
-    for (; i < count; i++)                                                                                                             \
-      out[i] = ordo_f32_from_bf16(in[i]);                                                                                              \
-  }                                                                                                                                    \
-  TARGET static void store_bf16_##NAME(uint16_t *restrict out, const float *restrict in, size_t count)                                 \
-  {                                                                                                                                    \
-    size_t i = 0;                                                                                                                      \
-    for (; i + 16 <= count; i += 16) {                                                                                                 \
-      u32x16 bits = *(const u32x16 *)(in + i);                                                                                         \
-      u32x16 nan = (u32x16)((bits & 0x7fffffffu) > 0x7f800000u);                                                                       \
-      u32x16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;                                                                   \
-      u32x16 quiet = (bits >> 16) | 0x40u;                                                                                             \
-      u32x16 result = (rounded & ~nan) | (quiet & nan);                                                                                \
-      for (size_t j = 0; j < 16; j++)                                                                                                  \
-        out[i + j] = (uint16_t)result[j];                                                                                              \
-    }                                                                                                                                  \
-    for (; i < count; i++)                                                                                                             \
-      out[i] = ordo_bf16_from_f32(in[i]);                                                                                              \
-  }                                                                                                                                    \
-  static const kernels kernels_##NAME = {scale_f32_##NAME, add_f32_##NAME, sum2_f32_##NAME, load_bf16_##NAME, store_bf16_##NAME};
+  static const kernels kernels_##NAME = {scale_f32_##NAME, add_f32_##NAME, sum2_f32_##NAME};
 
 DEFINE_KERNELS(portable, )
 #if defined(__x86_64__)
@@ -124,29 +97,20 @@ DEFINE_COMBINE(i64, int64_t, uint64_t)
 DEFINE_COMBINE(u64, uint64_t, uint64_t)
 
 /* A block of one input as fp32. fp32 itself is returned where it lies. */
-static const float *load_block(const kernels *k, ordo_dtype dtype, const char *in, float *scratch, size_t count)
+static const float *load_block(ordo_dtype dtype, const char *in, float *scratch, size_t count)
 {
-  const uint16_t *half = (const uint16_t *)(const void *)in;
   if (dtype == ORDO_F32)
     return (const float *)(const void *)in;
-  if (dtype == ORDO_BF16)
-    k->load_bf16(scratch, half, count);
-  else
-    for (size_t i = 0; i < count; i++)
-      scratch[i] = ordo_f32_from_f16(half[i]);
+  ordo_half_widen(dtype, (const uint16_t *)(const void *)in, (int64_t)count, scratch);
   return scratch;
 }
 
-static void store_block(const kernels *k, ordo_dtype dtype, char *out, const float *acc, size_t count)
+static void store_block(ordo_dtype dtype, char *out, const float *acc, size_t count)
 {
-  uint16_t *half = (uint16_t *)(void *)out;
   if (dtype == ORDO_F32)
     memcpy(out, acc, count * sizeof(float));
-  else if (dtype == ORDO_BF16)
-    k->store_bf16(half, acc, count);
   else
-    for (size_t i = 0; i < count; i++)
-      half[i] = ordo_f16_from_f32(acc[i]);
+    ordo_half_narrow(dtype, acc, (int64_t)count, (uint16_t *)(void *)out);
 }
 
 /* f32, bf16, f16: one block at `offset` bytes, accumulated in fp32. */
@@ -156,25 +120,25 @@ static void reduce_block_f32(const kernels *k, const ordo_reduction *r, void *co
   float acc[BLOCK] __attribute__((aligned(64))), first[BLOCK] __attribute__((aligned(64))), second[BLOCK] __attribute__((aligned(64)));
   float factor = (float)r->factor;
   float before = r->factor_after ? 1.0f : factor, after = r->factor_after ? factor : 1.0f;
-  const float *a = load_block(k, r->dtype, (const char *)inputs[0] + offset, first, count);
+  const float *a = load_block(r->dtype, (const char *)inputs[0] + offset, first, count);
   if (r->op != ORDO_SUM) {
     memcpy(acc, a, count * sizeof *acc);
     for (size_t n = 1; n < n_inputs; n++)
-      combine_f32(acc, load_block(k, r->dtype, (const char *)inputs[n] + offset, second, count), r->op, count);
+      combine_f32(acc, load_block(r->dtype, (const char *)inputs[n] + offset, second, count), r->op, count);
   } else if (n_inputs == 1) {
     k->scale_f32(acc, a, factor, count);
   } else {
-    const float *b = load_block(k, r->dtype, (const char *)inputs[1] + offset, second, count);
+    const float *b = load_block(r->dtype, (const char *)inputs[1] + offset, second, count);
     k->sum2_f32(acc, a, b, before, n_inputs == 2 ? after : 1.0f, count);
     for (size_t n = 2; n < n_inputs; n++)
-      k->add_f32(acc, load_block(k, r->dtype, (const char *)inputs[n] + offset, second, count), before, count);
+      k->add_f32(acc, load_block(r->dtype, (const char *)inputs[n] + offset, second, count), before, count);
     if (n_inputs > 2 && r->factor_after) {
       k->scale_f32(first, acc, after, count);
       memcpy(acc, first, count * sizeof *acc);
     }
   }
   for (size_t j = 0; j < n_outputs; j++)
-    store_block(k, r->dtype, (char *)outputs[j] + offset, acc, count);
+    store_block(r->dtype, (char *)outputs[j] + offset, acc, count);
 }
 
 static void combine(const ordo_reduction *r, void *acc, const void *in, size_t count)

@@ -561,9 +561,18 @@ static void window_forget(ordo_channel *channel, ordo_request *request)
   g_free(state);
 }
 
+static int free_window(void *subject)
+{
+  ordo_window_free(subject, FALSE);
+  return MPI_SUCCESS;
+}
+
 static void window_close(ordo_channel *channel)
 {
-  ordo_window_free(channel->transport_state, channel->hub->dead != ORDO_OK);
+  if (channel->hub->dead)
+    ordo_window_free(channel->transport_state, TRUE);
+  else
+    (void)ordo_mpi_call(channel->hub, NULL, channel->name, "closing the communicator", free_window, channel->transport_state);
 }
 
 const ordo_transport ordo_window_transport = {

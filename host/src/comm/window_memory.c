@@ -111,6 +111,41 @@ static ordo_status enter_together(ordo_channel *channel, uint64_t bytes, const c
   return status;
 }
 
+/* What a blocking call maps; on an error it stays behind. */
+typedef struct mapping {
+  ordo_segment *segment;
+  ordo_mpi_link link; /* a copy */
+  size_t bytes;
+  gboolean shared;
+} mapping;
+
+static int map(void *subject)
+{
+  mapping *m = subject;
+  m->shared = segment_map(m->segment, &m->link, m->bytes);
+  return MPI_SUCCESS;
+}
+
+static int unmap(void *subject)
+{
+  segment_unmap(subject, FALSE);
+  return MPI_SUCCESS;
+}
+
+/* A new segment, shared if that can be had; null on an error, which the hub has. */
+static ordo_segment *map_with_deadline(ordo_channel *channel, size_t bytes, gboolean *shared)
+{
+  const ordo_window *window = channel->transport_state;
+  mapping *m = g_new0(mapping, 1);
+  *m = (mapping){g_new0(ordo_segment, 1), window->link, bytes, FALSE};
+  if (ordo_mpi_call(channel->hub, &window->link, channel->name, "alloc", map, m) != ORDO_OK)
+    return NULL;
+  ordo_segment *segment = m->segment;
+  *shared = m->shared;
+  g_free(m);
+  return segment;
+}
+
 static gboolean make_private(ordo_segment *segment, const ordo_window *window, size_t bytes)
 {
   segment->win = MPI_WIN_NULL;
@@ -127,11 +162,14 @@ ordo_status ordo_window_alloc(ordo_channel *channel, size_t bytes, void **memory
 {
   ordo_window *window = channel->transport_state;
   ordo_status status = enter_together(channel, bytes, "alloc");
+  gboolean shared = FALSE;
+  ordo_segment *segment = NULL;
+  if (status == ORDO_OK && bytes <= SIZE_MAX / 128 && (segment = map_with_deadline(channel, bytes, &shared)) == NULL)
+    status = channel->hub->dead;
   if (status != ORDO_OK)
     return status;
-  ordo_segment *segment = g_new0(ordo_segment, 1);
-  if (bytes > SIZE_MAX / 128 || (!segment_map(segment, &window->link, bytes) && !make_private(segment, window, bytes))) {
-    g_free(segment->bases);
+  if (!segment || (!shared && !make_private(segment, window, bytes))) {
+    g_free(segment ? segment->bases : NULL);
     g_free(segment);
     return ordo_hub_fail(channel->hub, ORDO_E_NOMEM, "E-COMM-MEMORY", channel->name, "the system has no memory left",
                          "Use smaller buckets or more ranks.", "no memory for a buffer of %zu bytes on '%s'", bytes, channel->name);
@@ -152,8 +190,11 @@ ordo_status ordo_window_release(ordo_channel *channel, void *memory)
     ordo_status status = channel->hub->dead ? channel->hub->dead : enter_together(channel, segment->bytes, "free");
     if (segment->win == MPI_WIN_NULL)
       free(memory);
-    segment_unmap(segment, status != ORDO_OK);
     g_ptr_array_remove_index(window->segments, i);
+    if (status != ORDO_OK)
+      segment_unmap(segment, TRUE);
+    else if ((status = ordo_mpi_call(channel->hub, &window->link, channel->name, "free", unmap, segment)) != ORDO_OK)
+      return status; /* the segment stays behind */
     g_free(segment);
     return status;
   }

@@ -226,15 +226,18 @@ static ordo_choice *read_part(ordo_reader *reader, char *written)
 static void check_together(ordo_reader *reader, const GPtrArray *choices)
 {
   guint n_open = 0;
+  gboolean repeats = FALSE;
   g_autoptr(GHashTable) ids = g_hash_table_new(g_str_hash, g_str_equal);
   for (guint i = 0; i < choices->len; i++) {
     const ordo_choice *choice = g_ptr_array_index(choices, i);
     n_open += choice->size == 0;
-    if (!g_hash_table_add(ids, choice->found->manifest->id))
-      complain(reader, "E-EXPRESSION", NULL, "a plugin has one place in the order", "remove one of the two", "plugin '%s' stands twice",
-               choice->found->manifest->id);
+    if (g_hash_table_add(ids, choice->found->manifest->id))
+      continue;
+    repeats = TRUE;
+    complain(reader, "E-EXPRESSION", NULL, "a plugin has one place in the order", "remove one of the two", "plugin '%s' stands twice",
+             choice->found->manifest->id);
   }
-  if (n_open > 1)
+  if (n_open > 1 && !repeats) /* sizes are counted when it is clear of what */
     complain(reader, "E-EXPRESSION", NULL, "only one part can take the ranks that are left", "write NAME=SIZE for all parts but one",
              "%u parts have no size", n_open);
 }

@@ -74,6 +74,61 @@ gboolean ordo_accumulate_possible(const ordo_session *session)
   return TRUE;
 }
 
+/* ---- what an embedder sets for reductions (control.h) ---- */
+
+static gboolean adds_16_bit_up(const ordo_model_state *model)
+{
+  for (guint i = 0; model->optimizer && i < model->params->len; i++) {
+    const ordo_param_record *root = g_ptr_array_index(model->params, i);
+    if (root->root == root && (root->param.flags & ORDO_PARAM_REQUIRES_GRAD) && is_16_bit(root->param.grad_dtype) && !root->adds_low)
+      return TRUE;
+  }
+  return FALSE;
+}
+
+ordo_status ordo_accumulate_check_sync(ordo_session *session, const ordo_model_state *model, int64_t value)
+{
+  if (value != 0 || !strategy_accumulates(model) || !adds_16_bit_up(model))
+    return ORDO_OK;
+  return ordo_errors_push(ordo_session_errors(session), ORDO_E_UNSUPPORTED, "E-CONTROL-SUMS", "ordo_session_control(gradient_sync)",
+                          "the strategy reduces every micro-batch and adds the reductions up in fp32; gradients that it only accumulates "
+                          "would add up in 16 bits",
+                          "let it accumulate from the start (no_sync=true): the host then adds them up in fp32",
+                          "16-bit gradients of model '%s' cannot be accumulated on this rank", model->view.name);
+}
+
+/* A strategy that shards may reduce one micro-batch of its own accord; one with whole gradients waits for the last (control.h). */
+static const ordo_param_record *first_sum_in_shards(const ordo_model_state *model)
+{
+  for (guint i = 0; i < model->params->len; i++) {
+    const ordo_param_record *root = g_ptr_array_index(model->params, i);
+    const ordo_leaf *leaf = root->param.leaf;
+    if (root->sum && !(leaf && ordo_leaf_follows((const ordo_leaf_record *)leaf, &root->param)))
+      return root;
+  }
+  return NULL;
+}
+
+ordo_status ordo_accumulate_check_micro(ordo_session *session)
+{
+  for (guint m = 0; m < session->models->len && !session->info.is_last_micro_batch; m++) {
+    const ordo_model_state *model = g_ptr_array_index(session->models, m);
+    const ordo_param_record *root = model->forces_sync ? first_sum_in_shards(model) : NULL;
+    if (root)
+      return ordo_errors_push(
+          ordo_session_errors(session), ORDO_E_STATE, "E-CONTROL-SUMS", "ordo_session_micro_begin",
+          session->tracks_losses ? "gradients of several losses are kept apart, and handed over added up in the last micro-batch"
+                                 : "the host adds 16-bit gradients up in fp32, and hands the sum over in the last micro-batch",
+          session->tracks_losses ? "set gradient_sync to 0 or -1 for all units until the last micro-batch, or select no losses"
+                                 : "set gradient_sync to 0 or -1 for all units until the last micro-batch, or let the strategy reduce each "
+                                   "one (no_sync=false)",
+          "gradient_sync=1 would reduce a micro-batch of '%s' in the middle of the step, and again as part of the sum", root->param.name);
+  }
+  return ORDO_OK;
+}
+
+/* ---- sums ---- */
+
 static gboolean is_held(const ordo_param_record *root)
 {
   const ordo_leaf *leaf = root->param.leaf;

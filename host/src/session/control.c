@@ -135,7 +135,7 @@ static ordo_status tell(ordo_session *session, const operation *op, const ordo_m
 
 static ordo_status run(ordo_session *session, uint32_t index, const ordo_control *control)
 {
-  const ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
+  ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
   const operation *op = control && ORDO_HAS(control, ordo_control, n_units) ? find(control->operation) : NULL;
   ordo_status status;
   if (!control || !ORDO_HAS(control, ordo_control, n_units))
@@ -151,8 +151,15 @@ static ordo_status run(ordo_session *session, uint32_t index, const ordo_control
   status = check(session, op, model, control);
   if (status != ORDO_OK)
     return status;
+  if (op->id == ORDO_CONTROL_GRADIENT_SYNC)
+    status = ordo_accumulate_check_sync(session, model, control->value);
+  if (status != ORDO_OK)
+    return status;
   session->where = op->name;
-  return tell(session, op, model, control);
+  status = tell(session, op, model, control);
+  if (status == ORDO_OK && op->id == ORDO_CONTROL_GRADIENT_SYNC && (control->value == 1 || control->unit == ORDO_ALL_UNITS))
+    model->forces_sync = control->value == 1; /* of one unit alone it is not known which others it is gathered with */
+  return status;
 }
 
 ordo_status ordo_session_control(ordo_session *session, uint32_t model, const ordo_control *control)

@@ -1,7 +1,8 @@
 /* convert.c - element types of parameters: the conversion that a precision plugin asks for.
  *
  * A param, its tie group and its leaf change type together, before any strategy or optimizer has seen them. Storage that exists is copied
- * into storage of the new type, rounded to nearest even; the old one is kept until the set-up is complete, since a later step may fail.
+ * into storage of the new type, rounded to nearest even, and what the host had allocated for it is freed before the next leaf is converted:
+ * at the peak a set-up holds the fp32 weights and one leaf more. A set-up that fails later is not gone on with, so nobody needs them back.
  * Storage that does not exist yet (the plan loads weights after sharding) is made in the new type by weights.c.
  *
  * Guarded against: an embedder that would read 16-bit numbers as fp32. It must say that it can compute with them (ordo_embedder.convert).
@@ -116,7 +117,7 @@ ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *recor
   ordo_param_record *root = record->root;
   ordo_leaf *leaf = root->param.leaf;
   ordo_status status = check(instance, root, dtype, grad_dtype);
-  void *data, *grad;
+  void *data, *grad, *old_data = leaf ? leaf->data : NULL, *old_grad = leaf ? leaf->grad : NULL;
   if (status != ORDO_OK)
     return status;
   root->adds_low = (flags & ORDO_CONVERT_ADD_LOW) != 0;
@@ -130,5 +131,13 @@ ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *recor
   leaf->dtype = dtype;
   leaf->grad_dtype = grad_dtype;
   status = announce(model, root, dtype, grad_dtype);
-  return status == ORDO_OK ? ordo_leaves_bind(model, root, data, grad) : status;
+  if (status == ORDO_OK)
+    status = ordo_leaves_bind(model, root, data, grad);
+  if (status != ORDO_OK)
+    return status;
+  if (old_data != data)
+    ordo_weights_let_go(model, leaf, old_data);
+  if (old_grad != grad)
+    ordo_weights_let_go(model, leaf, old_grad);
+  return ORDO_OK;
 }

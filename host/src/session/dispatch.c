@@ -281,9 +281,11 @@ static ordo_status run_next(ordo_session *session)
   undo = ordo_undo_new(session);
   session->node = node;
   session->where = node->id;
+  session->running = undo;
   status = run_node(session, node);
   if (status == ORDO_OK)
     status = ordo_invariants_after_step(session);
+  session->running = NULL;
   if (status != ORDO_OK)
     return fail_setup(session, undo, status);
   ordo_undo_finish(undo, session);

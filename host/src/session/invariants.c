@@ -70,24 +70,33 @@ ordo_status ordo_invariants_after_step(ordo_session *session)
   return status;
 }
 
-static guint count_in_groups(const ordo_optimizer *optimizer, const ordo_leaf *leaf)
+/* How often each leaf stands in the groups. */
+static GHashTable *count_in_groups(const ordo_optimizer *optimizer)
 {
-  guint n = 0;
+  GHashTable *counts = g_hash_table_new(NULL, NULL);
   for (uint32_t g = 0; g < optimizer->n_groups; g++)
-    for (uint64_t i = 0; i < optimizer->groups[g].n_leaves; i++)
-      n += optimizer->groups[g].leaves[i] == leaf;
-  return n;
+    for (uint64_t i = 0; i < optimizer->groups[g].n_leaves; i++) {
+      gpointer leaf = optimizer->groups[g].leaves[i];
+      g_hash_table_insert(counts, leaf, GUINT_TO_POINTER(GPOINTER_TO_UINT(g_hash_table_lookup(counts, leaf)) + 1));
+    }
+  return counts;
+}
+
+static guint count_of(GHashTable *counts, const ordo_leaf *leaf)
+{
+  return leaf ? GPOINTER_TO_UINT(g_hash_table_lookup(counts, leaf)) : 0;
 }
 
 /* Check 1, second half: every trainable leaf is in exactly one group, itself or through its master. */
 static ordo_status leaves_are_trained(ordo_session *session, const ordo_model_state *model)
 {
+  g_autoptr(GHashTable) counts = model->optimizer ? count_in_groups(model->optimizer) : NULL;
   for (uint32_t i = 0; model->optimizer && i < model->view.n_leaves; i++) {
     const ordo_leaf *leaf = model->view.leaves[i];
     guint n;
     if (!(leaf->flags & ORDO_PARAM_REQUIRES_GRAD))
       continue;
-    n = count_in_groups(model->optimizer, leaf) + (leaf->master ? count_in_groups(model->optimizer, leaf->master) : 0);
+    n = count_of(counts, leaf) + count_of(counts, leaf->master);
     if (n == 0)
       return violated(session, "E-INVARIANT-UNTRAINED", leaf->name, "it requires a gradient and stands in no group of the optimizer",
                       "put every leaf of the model into one group, or describe its parameters as frozen", "a leaf would never be updated");

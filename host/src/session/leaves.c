@@ -36,6 +36,7 @@ ordo_leaf_record *ordo_leaf_record_new(ordo_model_state *model, const ordo_leaf_
                              .params = g_memdup2(spec->params, spec->n_params * sizeof spec->params[0]),
                              .n_params = (uint32_t)spec->n_params};
   g_ptr_array_add(model->records, record);
+  g_hash_table_add(model->known, record);
   return record;
 }
 
@@ -411,9 +412,9 @@ ordo_leaf_record *ordo_leaves_find(ordo_session *session, const ordo_leaf *leaf)
 {
   for (guint m = 0; m < session->models->len; m++) {
     const ordo_model_state *model = g_ptr_array_index(session->models, m);
-    for (guint i = model->records->len; i-- > 0;)
-      if (g_ptr_array_index(model->records, i) == (gconstpointer)leaf)
-        return g_ptr_array_index(model->records, i);
+    gpointer record = g_hash_table_lookup(model->known, leaf);
+    if (record)
+      return record;
   }
   return NULL;
 }

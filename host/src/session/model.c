@@ -26,6 +26,7 @@ ordo_model_state *ordo_model_state_new(ordo_session *session, const char *name, 
   model->units = g_ptr_array_new();
   model->params = g_ptr_array_new();
   model->records = g_ptr_array_new();
+  model->known = g_hash_table_new(NULL, NULL);
   model->arrays = g_ptr_array_new_with_free_func(g_free);
   model->host_storage = g_ptr_array_new();
   model->units_by_name = g_hash_table_new(g_str_hash, g_str_equal);
@@ -62,6 +63,7 @@ void ordo_model_state_free(ordo_model_state *model)
   }
   ordo_model_calls_free(&model->calls);
   g_ptr_array_unref(model->records);
+  g_hash_table_unref(model->known);
   g_ptr_array_unref(model->params);
   g_ptr_array_unref(model->units);
   g_ptr_array_unref(model->arrays);

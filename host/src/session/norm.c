@@ -11,7 +11,7 @@
 #include "exact_sum.h"
 #include "session.h"
 
-#include <ordo/half.h>
+#include <ordo/half_array.h>
 
 #include <math.h>
 #include <string.h>
@@ -208,11 +208,16 @@ ordo_status ordo_norm_compute(ordo_session *session, double *norm)
              : ordo_session_reduce(session, session->mesh->world, norm, 1, ORDO_F64, ORDO_MAX, "grad norm agree");
 }
 
-static uint16_t scale_16(ordo_dtype dtype, uint16_t value, float factor)
+static void scale_16(ordo_dtype dtype, uint16_t *values, int64_t n, float factor)
 {
-  if (dtype == ORDO_F16)
-    return ordo_f16_from_f32(ordo_f32_from_f16(value) * factor);
-  return ordo_bf16_from_f32(ordo_f32_from_bf16(value) * factor);
+  float buffer[1024];
+  for (int64_t i = 0, part; i < n; i += part) {
+    part = MIN(n - i, (int64_t)G_N_ELEMENTS(buffer));
+    ordo_half_widen(dtype, values + i, part, buffer);
+    for (int64_t k = 0; k < part; k++)
+      buffer[k] *= factor;
+    ordo_half_narrow(dtype, buffer, part, values + i);
+  }
 }
 
 void ordo_norm_scale(ordo_leaf *leaf, double factor)
@@ -227,8 +232,7 @@ void ordo_norm_scale(ordo_leaf *leaf, double factor)
     for (int64_t i = 0; i < leaf->numel; i++)
       ((double *)leaf->grad)[i] *= factor;
   else
-    for (int64_t i = 0; i < leaf->numel; i++)
-      ((uint16_t *)leaf->grad)[i] = scale_16(leaf->grad_dtype, ((uint16_t *)leaf->grad)[i], f);
+    scale_16(leaf->grad_dtype, leaf->grad, leaf->numel, f);
 }
 
 /* The square of a finite gradient is finite in double; NaN and infinities stay. */

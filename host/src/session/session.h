@@ -107,6 +107,7 @@ struct ordo_model_state {
   GPtrArray *units;        /* ordo_unit_record */
   GPtrArray *params;       /* ordo_param_record */
   GPtrArray *records;      /* ordo_leaf_record: every leaf ever made, masters included */
+  GHashTable *known;       /* the same as a set, because optimizers name leaves by the ten thousand */
   GPtrArray *arrays;       /* arrays that were handed out, freed at the end */
   GPtrArray *host_storage; /* weights and gradients that the host allocated for leaves */
   GHashTable *units_by_name, *params_by_name, *ties;
@@ -115,6 +116,7 @@ struct ordo_model_state {
   gboolean change_seen; /* check 8 has been answered */
   guint next_unit;      /* lowest unit that may run forward next */
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
+  gboolean forces_sync; /* some unit's gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
   gboolean full_open;   /* inside a scope of gather_full */
   guint32 full_flags;   /* with which it was opened */
   float *unpacked;      /* room for the opaque params of a unit, null without any */
@@ -195,9 +197,10 @@ struct ordo_session {
   /* set-up */
   guint next_node;
   gboolean *node_done;
-  GPtrArray *undo_log;   /* ordo_undo, one per finished step */
-  const ordo_node *node; /* the running step, null outside */
-  GPtrArray *rebinds;    /* GArray of ordo_leaf_map: moves of optimizers in the running step */
+  GPtrArray *undo_log;       /* ordo_undo, one per finished step */
+  struct ordo_undo *running; /* that of the running step, null outside */
+  const ordo_node *node;     /* the running step, null outside */
+  GPtrArray *rebinds;        /* GArray of ordo_leaf_map: moves of optimizers in the running step */
   ordo_phase phase;
   gboolean phase_entered;
   gboolean instances_made;
@@ -313,11 +316,15 @@ ordo_status ordo_accumulate_begin(ordo_session *session, gboolean all);
 gboolean ordo_accumulate_possible(const ordo_session *session);
 /* The gradient of a tie group is complete for this micro-batch. Only for roots with a sum. */
 void ordo_accumulate_ready(ordo_session *session, ordo_param_record *root);
-/* A micro-batch ends: what was not complete in it. */
 /* At the end of a unit's backward in the last micro-batch: sums of params that this micro-batch did not use become their gradients. */
 void ordo_accumulate_end_unit(ordo_session *session, const ordo_model_state *model, uint32_t unit);
+/* A micro-batch ends: what was not complete in it. */
 void ordo_accumulate_end(ordo_session *session);
 void ordo_accumulate_rescale(ordo_session *session, double factor);
+/* Refuses a setting of ORDO_CONTROL_GRADIENT_SYNC with which 16-bit gradients would add up in 16 bits. */
+ordo_status ordo_accumulate_check_sync(ordo_session *session, const ordo_model_state *model, int64_t value);
+/* Before a micro-batch: refuses reductions of it where the host keeps sums, which would be reduced a second time with the last one. */
+ordo_status ordo_accumulate_check_micro(ordo_session *session);
 
 /* losses.c */
 enum { ORDO_MAX_LOSSES = 64 };
@@ -333,6 +340,9 @@ ordo_undo *ordo_undo_new(ordo_session *session);
 void ordo_undo_free(gpointer undo);
 /* Takes over the rebinds of the step that has just run. */
 void ordo_undo_finish(ordo_undo *undo, ordo_session *session);
+/* Storage of the host that the leaf had is about to be freed: no record of the set-up puts the leaf or its params back on it, they come
+ * back without data. */
+void ordo_undo_forget(const ordo_model_state *model, const ordo_leaf *leaf, const void *storage);
 /* Puts models, leaves, params and optimizers back to where `undo` was taken. */
 void ordo_undo_apply(ordo_undo *undo, ordo_session *session);
 
@@ -344,6 +354,8 @@ ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *c
 ordo_status ordo_weights_materialise_grads(ordo_model_state *model);
 /* Host storage for a leaf, remembered so that it is freed when nothing refers to it any more; null when memory is out. */
 void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t tag);
+/* Frees what a leaf had, now, during the set-up. Storage that is not the host's is left alone; null is fine. */
+void ordo_weights_let_go(ordo_model_state *model, const ordo_leaf *leaf, void *storage);
 ordo_status ordo_weights_no_memory(ordo_model_state *model, const ordo_leaf *leaf, size_t bytes);
 
 /* plugins.c */

@@ -229,6 +229,9 @@ ordo_status ordo_session_micro_begin(ordo_session *session)
   if (session->info.micro_batch >= session->info.n_micro_batches)
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("micro_begin"), "as often as step_begin was told"));
   session->info.is_last_micro_batch = session->info.micro_batch + 1 == session->info.n_micro_batches;
+  status = ordo_accumulate_check_micro(session);
+  if (G_UNLIKELY(status != ORDO_OK))
+    return ordo_session_leave(session, status);
   begin_units(session);
   session->state = ORDO_SESSION_MICRO;
   status = ordo_step_run_info_calls(session, session->micro_begin, "micro_begin");

@@ -2,7 +2,8 @@
  *
  * Before each step the host copies the small things (which leaves are live, where params and leaves point, who holds what) and afterwards
  * notes how the optimizer was moved. Undoing puts the copies back and moves the optimizer the other way. It copies no weights: storage of
- * replaced leaves that the host owns is kept until the set-up is complete, and a plugin frees its own in `undo`.
+ * replaced leaves that the host owns is kept until the set-up is complete, and a plugin frees its own in `undo`. Only what a conversion has
+ * emptied is freed at once; leaves then come back without data, which is how they were before the weights were loaded.
  */
 #include "session.h"
 
@@ -69,6 +70,32 @@ void ordo_undo_finish(ordo_undo *undo, ordo_session *session)
   for (guint i = undo->first_rebind; i < session->rebinds->len; i++)
     g_ptr_array_add(undo->rebinds, g_array_ref(g_ptr_array_index(session->rebinds, i)));
   g_ptr_array_set_size(session->rebinds, (gint)undo->first_rebind);
+}
+
+/* A leaf that has storage of the host keeps its index until it is replaced, and so do its params: nobody is looked for. */
+static void forget(ordo_undo *undo, const ordo_model_state *model, const ordo_leaf *leaf, const void *storage)
+{
+  model_undo *copy = model->view.index < undo->n_models ? &undo->models[model->view.index] : NULL;
+  if (copy && leaf->index < copy->n_leaves) {
+    ordo_leaf *value = &copy->values[leaf->index];
+    value->data = value->data == storage ? NULL : value->data;
+    value->grad = value->grad == storage ? NULL : value->grad;
+  }
+  for (uint32_t k = 0; copy && k < leaf->n_params; k++)
+    if (leaf->params[k]->index < copy->n_params) {
+      ordo_param *param = &copy->params[leaf->params[k]->index];
+      param->data = param->data == storage ? NULL : param->data;
+      param->grad = param->grad == storage ? NULL : param->grad;
+    }
+}
+
+void ordo_undo_forget(const ordo_model_state *model, const ordo_leaf *leaf, const void *storage)
+{
+  const ordo_session *session = model->session;
+  for (guint i = 0; i < session->undo_log->len; i++)
+    forget(g_ptr_array_index(session->undo_log, i), model, leaf, storage);
+  if (session->running)
+    forget(session->running, model, leaf, storage);
 }
 
 /* Moves the optimizer back, last move first. It can refuse; then it is destroyed with the session anyway. */

@@ -35,6 +35,14 @@ void *ordo_weights_materialise(ordo_model_state *model, size_t bytes, uint32_t t
   return storage;
 }
 
+void ordo_weights_let_go(ordo_model_state *model, const ordo_leaf *leaf, void *storage)
+{
+  if (!storage || !g_ptr_array_remove_fast(model->host_storage, storage))
+    return;
+  ordo_undo_forget(model, leaf, storage);
+  ordo_memory_release(model->session->memory, storage);
+}
+
 static float source_at(const ordo_param_record *record, int64_t index)
 {
   return record->source_dtype == ORDO_F64 ? (float)((const double *)record->source)[index] : ((const float *)record->source)[index];

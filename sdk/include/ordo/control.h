@@ -25,7 +25,9 @@
 enum {
   /* value 1: reduce the unit's gradients in every micro-batch; 0: only accumulate them (no_sync), and if the last micro-batch of the step
    * says so too, reduce them in step.reduce. A strategy whose gradients are whole on every rank (ddp, NO_SHARD) reduces sums, so for it 1
-   * means the last micro-batch. Between micro-batches. */
+   * means the last micro-batch. Gradients that the host adds up (16 bits, several losses; job.h, session.h) reach a strategy with the last
+   * micro-batch: one before it, begun while 1 is set for units of a sharding strategy, is refused (STATE, E-CONTROL-SUMS), and so is 0 for
+   * 16-bit gradients of a strategy that reduces every micro-batch by its options (UNSUPPORTED). Between micro-batches. */
   ORDO_CONTROL_GRADIENT_SYNC = 1,
   /* value 1: gather the unit's parameters and bind them; 0: start gathering and return, its next event waits. The next forward or backward
    * of the unit then gathers nothing. Released as ever: by its own post_ event, at the latest with the micro-batch, step or evaluation; and

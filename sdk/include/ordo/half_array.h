@@ -1,7 +1,8 @@
 /* ordo/half_array.h - arrays between fp32 and the two 16-bit formats: the bits of half.h at the speed of memory.
  *
  * One body, compiled for the vector units that an x86-64 may have, and chosen at run time; elsewhere the compiler decides. Source and
- * destination must not overlap; addresses need no alignment beyond that of an element.
+ * destination must not overlap; addresses need no alignment beyond that of an element. It needs nothing but a compiler: integer arithmetic
+ * alone, no intrinsics, so that a plugin in C or C++ may include it anywhere.
  */
 #ifndef ORDO_HALF_ARRAY_H
 #define ORDO_HALF_ARRAY_H

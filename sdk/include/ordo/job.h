@@ -166,11 +166,11 @@ typedef struct ordo_job {
    * Collective over the mesh. Errors: INVALID (size does not divide the axis), those of start. [main] since 0.1 */
   ordo_status (*axis_part)(void *ctx, int32_t size, const ordo_comm **part);
   /* Changes the element types of a param and its gradient to ORDO_F32, ORDO_F16 or ORDO_BF16, with all members of its tie group and
-   * their leaf. Data that exists is converted (to nearest even) into storage of the host, and the embedder is told; what does not
-   * exist yet will be loaded from fp32 and rounded. Unless ORDO_CONVERT_ADD_LOW is given, the host adds a 16-bit gradient up in fp32
-   * over the micro-batches of a step and rounds the sum once, before grad_ready of the last one. Legal in precision.convert_model and
-   * precision.initialize. Errors: STATE (another step), INVALID (type), UNSUPPORTED (the embedder computes fp32 only, or the leaf is
-   * sharded), NOMEM, those of the embedder. [main] since 0.1 */
+   * their leaf. Data that exists is converted (to nearest even) into storage of the host, the embedder is told, and what the host had
+   * allocated for the old type is freed at once; what does not exist yet will be loaded from fp32 and rounded. Unless ORDO_CONVERT_ADD_LOW
+   * is given, the host adds a 16-bit gradient up in fp32 over the micro-batches of a step and rounds the sum once, before grad_ready of the
+   * last one. Legal in precision.convert_model and precision.initialize. Errors: STATE (another step), INVALID (type), UNSUPPORTED (the
+   * embedder computes fp32 only, or the leaf is sharded), NOMEM, those of the embedder. [main] since 0.1 */
   ordo_status (*convert_param)(void *ctx, const ordo_param *param, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
   /* 1: a dry run. Everything is called as in a real one, and counted, but tensors have no storage: memory of `alloc` under any tag but
    * ORDO_MEM_OTHER, memory of comm->alloc, and what data and grad of params and leaves point at are addresses that must not be read or

@@ -10,6 +10,7 @@
 ordo_context *rig_context;
 ordo_comm_provider *rig_provider;
 int rig_me, rig_ranks;
+char rig_log[4096];
 const char *rig_goldens;
 
 static const struct {
@@ -307,6 +308,12 @@ static double loss_now(const ordo_model *model, int64_t step)
   return loss;
 }
 
+ordo_status rig_set_sync(rig *r, int64_t value)
+{
+  const ordo_control control = ordo_control_make(ORDO_CONTROL_GRADIENT_SYNC, ORDO_ALL_UNITS, value);
+  return ordo_session_control(r->session, 0, &control);
+}
+
 ordo_status rig_step(rig *r, ordo_step_result *result)
 {
   const ordo_model *model = ordo_session_model(r->session, 0);
@@ -320,6 +327,8 @@ ordo_status rig_step(rig *r, ordo_step_result *result)
       r->running_loss = m % (int)r->n_losses;
       status = ordo_session_select_loss(r->session, (uint32_t)r->running_loss);
     }
+    if (status == ORDO_OK && r->toggles_sync)
+      status = rig_set_sync(r, m == n - 1);
     if (status == ORDO_OK)
       status = ordo_session_micro_begin(r->session);
     for (uint32_t u = 0; u < RIG_UNITS && status == ORDO_OK; u++) {
@@ -387,11 +396,20 @@ float rig_stored(const rig *r, int param, int64_t i)
   return leaf ? get(leaf->dtype, leaf->data, at) : 0.0f;
 }
 
+static void log_line(void *ctx, int32_t severity, const char *text)
+{
+  const size_t used = strlen(rig_log);
+  (void)ctx;
+  if (severity >= ORDO_LOG_WARNING)
+    snprintf(rig_log + used, sizeof rig_log - used, "%s\n", text);
+}
+
 int rig_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
 {
   const ordo_context_options options = {.struct_size = sizeof options,
                                         .program_name = "test",
                                         .plugin_path = argc > 1 ? argv[1] : NULL,
+                                        .log = log_line,
                                         .flags = ORDO_CONTEXT_NO_ENVIRONMENT | ORDO_CONTEXT_NO_DEFAULT_PATH | ORDO_CONTEXT_ALLOW_INSECURE};
   const ordo_mpi_options mpi_options = {.struct_size = sizeof mpi_options, .deadline_seconds = 30.0};
   rig_goldens = argc > 2 ? argv[2] : NULL;

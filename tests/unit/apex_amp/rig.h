@@ -46,6 +46,7 @@ typedef struct rig {
   float bad_value;
   int still; /* gradients are zero but for bad_value */
   int running_loss;
+  int toggles_sync;  /* gradient_sync is switched off before each micro-batch and on before the last, as programs for FSDP2 do */
   uint32_t n_losses; /* 0: losses are not selected; else micro-batch m belongs to loss m % n_losses */
   double last_loss;  /* sum of 0.5 * (weight - target)^2 over everything, before the last step */
 } rig;
@@ -53,6 +54,7 @@ typedef struct rig {
 extern ordo_context *rig_context;
 extern ordo_comm_provider *rig_provider;
 extern int rig_me, rig_ranks;
+extern char rig_log[4096]; /* warnings of plugins and host, one a line */
 
 int64_t rig_numel(int param);
 float rig_initial(int param, int64_t i);
@@ -64,6 +66,8 @@ ordo_status rig_open(rig *r, const rig_options *options);
 void rig_start(rig *r, const rig_options *options);
 void rig_close(rig *r);
 ordo_status rig_step(rig *r, ordo_step_result *result);
+/* gradient_sync of all units (ordo/control.h). */
+ordo_status rig_set_sync(rig *r, int64_t value);
 /* This rank has weight i of the param (0 to 2: the head is tied). */
 int rig_holds(const rig *r, int param, int64_t i);
 /* Weight i of a param: the master's if it has one. 0 where another rank has it. */

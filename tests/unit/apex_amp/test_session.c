@@ -214,6 +214,23 @@ static void weights_and_gradients_take_half(void **state)
   assert_int_equal(bytes_of("apex_amp:O5", ORDO_MEM_OPTIMIZER), 8 * (rig_numel(0) + rig_numel(1))); /* master and its gradient */
 }
 
+/* The set-up converts leaf by leaf: at its peak it holds the fp32 weights and the 16 bits of one leaf, not of the model. */
+static void at_the_peak_of_the_set_up_one_leaf_is_there_twice(void **state)
+{
+  static const char *const precisions[] = {"apex_amp:O2", "apex_amp:O5", "apex_amp:O3"};
+  const int64_t whole = 4 * (rig_numel(0) + rig_numel(1) + rig_numel(RIG_NORM));
+  (void)state;
+  for (size_t k = 0; k < sizeof precisions / sizeof precisions[0]; k++) {
+    int64_t now, peak;
+    rig r;
+    rig_start(&r, &(rig_options){.strategy = "ddp", .precision = precisions[k], .lr = 0.1});
+    ordo_session_memory(r.session, ORDO_MEM_WEIGHTS, &now, &peak);
+    assert_true(now < whole);
+    assert_int_equal(peak, whole + 2 * rig_numel(0));
+    rig_close(&r);
+  }
+}
+
 /* O0 computes what no precision plugin computes, to the bit, also when it clips. */
 static void o0_is_no_precision(void **state)
 {
@@ -336,6 +353,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(every_level_is_its_simulation),
       cmocka_unit_test(levels_decide_types),
       cmocka_unit_test(weights_and_gradients_take_half),
+      cmocka_unit_test(at_the_peak_of_the_set_up_one_leaf_is_there_twice),
       cmocka_unit_test(o0_is_no_precision),
       cmocka_unit_test(clipping_works_on_masters),
       cmocka_unit_test(fp32_sums_lose_nothing),

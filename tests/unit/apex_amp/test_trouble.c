@@ -231,6 +231,84 @@ static void losses_cannot_be_told_apart_in_shards(void **state)
   }
 }
 
+/* The host keeps sums over the micro-batches, of which a strategy that reduced one of them would reduce that one twice. */
+static void a_reduction_in_the_middle_of_a_step_does_not_meet_sums(void **state)
+{
+  static const struct {
+    const char *precision, *strategy, *word;
+    uint32_t n_losses;
+  } rows[] = {{"apex_amp:O5", "fsdp1", "16-bit gradients up in fp32", 0},
+              {"apex_amp:O5", "fsdp2", "no_sync=false", 0},
+              {"apex_amp:O2", "fsdp2", "in the middle of the step", 0},
+              {"apex_amp:O1:num_losses=2", "fsdp1", "several losses are kept apart", 2},
+              {"apex_amp:O1:num_losses=2", "fsdp2", "select no losses", 2}};
+  (void)state;
+  for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+    rig r;
+    rig_start(&r, &(rig_options){.precision = rows[k].precision, .strategy = rows[k].strategy, .lr = 0.1, .n_micro = 2});
+    r.n_losses = rows[k].n_losses;
+    rig_expect_ok(rig_set_sync(&r, 1), "nothing is wrong with steps of one micro-batch");
+    assert_int_equal(rig_step(&r, NULL), ORDO_E_STATE);
+    rig_expect_error("E-CONTROL-SUMS");
+    rig_expect_error(rows[k].word);
+    rig_expect_ok(rig_set_sync(&r, ORDO_CONTROL_RULE), "the rule again");
+    rig_expect_ok(ordo_session_micro_begin(r.session), "and the step goes on");
+    rig_close(&r);
+  }
+}
+
+/* Off until the last micro-batch and then on, the numbers are those of a strategy that was left alone. */
+static void switched_on_for_the_last_micro_batch_it_is_the_same_step(void **state)
+{
+  static const struct {
+    const char *precision, *strategy;
+    uint32_t n_losses;
+  } rows[] = {{"apex_amp:O5", "fsdp1", 0},
+              {"apex_amp:O5", "fsdp2", 0},
+              {"apex_amp:O5", "ddp", 0},
+              {"apex_amp:O1:num_losses=2", "fsdp1", 2},
+              {"apex_amp:O1:num_losses=2", "fsdp2", 2}};
+  (void)state;
+  for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+    rig alone, toggled;
+    const rig_options options = {.precision = rows[k].precision, .strategy = rows[k].strategy, .lr = 0.1, .n_micro = 3, .ordered = 1};
+    rig_start(&alone, &options);
+    rig_start(&toggled, &options);
+    alone.n_losses = toggled.n_losses = rows[k].n_losses;
+    toggled.toggles_sync = 1;
+    for (int step = 0; step < 3; step++) {
+      rig_expect_ok(rig_step(&alone, NULL), "left alone");
+      rig_expect_ok(rig_step(&toggled, NULL), rows[k].strategy);
+    }
+    for (int p = 0; p < 3; p++)
+      for (int64_t i = 0; i < rig_numel(p); i++)
+        assert_true(rig_weight(&alone, p, i) == rig_weight(&toggled, p, i));
+    rig_close(&alone);
+    rig_close(&toggled);
+  }
+}
+
+/* no_sync=false adds reductions up in fp32; told only to accumulate, 16-bit gradients would add up in 16 bits. */
+static void gradients_do_not_add_up_in_16_bits_by_a_setting(void **state)
+{
+  static const char *const strategies[] = {"fsdp1:no_sync=false", "fsdp2:no_sync=false"};
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    rig r;
+    rig_start(&r, &(rig_options){.precision = "apex_amp:O5", .strategy = strategies[k], .lr = 0.1, .n_micro = 2});
+    assert_int_equal(rig_set_sync(&r, 0), ORDO_E_UNSUPPORTED);
+    rig_expect_error("E-CONTROL-SUMS");
+    rig_expect_error("no_sync=true");
+    rig_expect_ok(rig_set_sync(&r, 1), "what it does anyway");
+    rig_expect_ok(rig_step(&r, NULL), "step");
+    rig_close(&r);
+    rig_start(&r, &(rig_options){.precision = "apex_amp:O4", .strategy = strategies[k], .lr = 0.1, .n_micro = 2}); /* fp32 gradients may */
+    r.toggles_sync = 1;
+    rig_expect_ok(rig_step(&r, NULL), "fp32 gradients");
+    rig_close(&r);
+  }
+}
+
 /* ---- state ---- */
 
 static unsigned char kept[256];
@@ -393,6 +471,9 @@ int main(int argc, char **argv)
       cmocka_unit_test(each_loss_has_its_scale),
       cmocka_unit_test(gradients_of_losses_meet_in_one_scale),
       cmocka_unit_test(losses_cannot_be_told_apart_in_shards),
+      cmocka_unit_test(a_reduction_in_the_middle_of_a_step_does_not_meet_sums),
+      cmocka_unit_test(switched_on_for_the_last_micro_batch_it_is_the_same_step),
+      cmocka_unit_test(gradients_do_not_add_up_in_16_bits_by_a_setting),
       cmocka_unit_test(the_scaler_goes_on_where_it_was),
       cmocka_unit_test(a_state_that_does_not_fit),
       cmocka_unit_test(a_restored_weight_reaches_master_and_model),

@@ -189,6 +189,7 @@ static void sizes_are_positive_whole_numbers(void **state)
   refuse(p, "apex_amp=2", P, "E-EXPRESSION", "takes no mesh axis");
   refuse(p, "tp+ddp", S, "E-EXPRESSION", "2 parts have no size");
   refuse(p, "ddp=2+ddp=2", S, "E-EXPRESSION", "'ddp' stands twice");
+  refuse(p, "tp+tp", S, "E-EXPRESSION", "'tp' stands twice");
 }
 
 static void mistakes_in_options_are_refused(void **state)

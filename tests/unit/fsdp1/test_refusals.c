@@ -37,6 +37,24 @@ static void other_types_are_named(void **state)
   refused(&(rig_options){.strategy = "fsdp1", .wide_param = 4}, ORDO_E_UNSUPPORTED, "'p4' is stored as f64|f32, bf16 or f16|ignored");
 }
 
+/* Excluding a trained parameter is refused on several ranks, so nothing may advise it there; what is advised must work. */
+static void the_advice_for_a_type_that_cannot_be_sharded_works(void **state)
+{
+  rig r;
+  const rig_options trained = {.strategy = "fsdp1", .wide_param = 4};
+  const rig_options excluded = {.strategy = "fsdp1:ignored=p4", .wide_param = 4};
+  const rig_options advised = {.strategy = "fsdp1:ignored=p4", .wide_param = 4, .frozen = 1u << 4};
+  (void)state;
+  if (rig_ranks > 1) {
+    refused(&trained, ORDO_E_UNSUPPORTED, "or freeze it (requires_grad off) and exclude it with fsdp1:ignored=NAME");
+    refused(&excluded, ORDO_E_UNSUPPORTED, "'p4' is trained|freeze the parameter");
+  } else {
+    refused(&trained, ORDO_E_UNSUPPORTED, "or exclude it with fsdp1:ignored=NAME");
+  }
+  rig_ok(rig_begin(&r, &advised), "frozen and excluded");
+  rig_end(&r);
+}
+
 static void patterns_must_match(void **state)
 {
   (void)state;
@@ -244,6 +262,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(flat_leaves_need_one_requires_grad),
       cmocka_unit_test(ties_must_be_in_one_unit),
       cmocka_unit_test(other_types_are_named),
+      cmocka_unit_test(the_advice_for_a_type_that_cannot_be_sharded_works),
       cmocka_unit_test(patterns_must_match),
       cmocka_unit_test(options_without_effect_are_refused),
       cmocka_unit_test(a_trained_parameter_is_not_ignored),

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -109,6 +110,76 @@ static void an_optimizer_before_a_flat_wrap_is_refused(void **state)
   strategy->destroy(instance);
 }
 
+/* A model of n leaves in n / 4 blocks, by the layout alone. Returns its processor time in seconds. */
+static double lay_out(uint32_t n, int views)
+{
+  const uint32_t n_units = n / 4;
+  small_job j;
+  void *instance = NULL;
+  const ordo_strategy *strategy = start(&j, views ? "yes" : "no", &instance);
+  ordo_unit *units = calloc(n_units, sizeof *units);
+  ordo_param *params = calloc(n, sizeof *params);
+  ordo_leaf *leaves = calloc(n, sizeof *leaves);
+  ordo_chunk *chunks = calloc(n, sizeof *chunks);
+  ordo_placement *placements = calloc(n, sizeof *placements);
+  const void **pointers = calloc(2 * (size_t)n + n_units, sizeof *pointers);
+  ordo_mesh mesh = {.struct_size = sizeof mesh};
+  assert_true(units && params && leaves && chunks && placements && pointers);
+  for (uint32_t u = 0; u < n_units; u++) {
+    units[u] = (ordo_unit){.struct_size = sizeof *units, .name = "layer", .class_name = "Block", .index = u};
+    pointers[2 * n + u] = &units[u];
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    params[i] = (ordo_param){.struct_size = sizeof *params, .name = "weight", .index = i, .unit = i / 4, .numel = 8, .leaf = &leaves[i]};
+    pointers[n + i] = &params[i];
+    chunks[i] = (ordo_chunk){.struct_size = sizeof *chunks, .param = &params[i], .kind = ORDO_CHUNK_FLAT, .end = 8};
+    placements[i] = (ordo_placement){.struct_size = sizeof *placements, .chunks = &chunks[i], .n_chunks = 1};
+    leaves[i] = (ordo_leaf){.struct_size = sizeof *leaves,
+                            .index = i,
+                            .dtype = ORDO_F32,
+                            .grad_dtype = ORDO_F32,
+                            .numel = 8,
+                            .placement = &placements[i],
+                            .params = (const ordo_param *const *)&pointers[n + i],
+                            .n_params = 1};
+    pointers[i] = &leaves[i];
+  }
+  j.job.mesh = &mesh;
+  j.model.n_units = n_units;
+  j.model.units = (const ordo_unit *const *)&pointers[2 * n];
+  j.model.n_params = j.model.n_leaves = n;
+  j.model.params = (const ordo_param *const *)&pointers[n];
+  j.model.leaves = (ordo_leaf *const *)(void *)pointers;
+  const clock_t begin = clock();
+  assert_int_equal(fsdp1_layout_make(instance), ORDO_OK);
+  const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+  const fsdp1 *self = instance;
+  assert_int_equal(self->n_items, n);
+  assert_int_equal(self->n_flats, n_units + 1);
+  for (uint32_t i = 0; i < n; i++)
+    assert_int_equal(self->items[i].flat, i / 4 + 1);
+  strategy->destroy(instance);
+  free(units);
+  free(params);
+  free(leaves);
+  free(chunks);
+  free(placements);
+  free(pointers);
+  return seconds;
+}
+
+/* Each leaf is looked at a few times, not once for each other one: four times the leaves take about four times as long, not sixteen. The
+ * second bound is for tools that slow everything down. */
+static void twenty_thousand_leaves_are_laid_out_at_once(void **state)
+{
+  (void)state;
+  for (int views = 0; views < 2; views++) {
+    const double fewer = lay_out(5000, views), seconds = lay_out(20000, views);
+    printf("layout of 5000 leaves %.3f s, of 20000 leaves %.3f s\n", fewer, seconds);
+    assert_true(seconds < 0.3 || seconds < 8.0 * fewer);
+  }
+}
+
 static void destroy_takes_null(void **state)
 {
   (void)state;
@@ -122,6 +193,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_optimizer_before_a_flat_wrap_is_refused),
+      cmocka_unit_test(twenty_thousand_leaves_are_laid_out_at_once),
       cmocka_unit_test(destroy_takes_null),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

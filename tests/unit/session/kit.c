@@ -58,10 +58,11 @@ static ordo_status weights_read(void *ctx, const ordo_model *model, const ordo_c
 
 static ordo_status bind(void *ctx, const ordo_model *model, const ordo_param *param, void *data, void *grad)
 {
-  (void)model;
   assert_ptr_equal(param->data, data);
   assert_ptr_equal(param->grad, grad);
-  ((kit *)ctx)->binds++;
+  kit *k = ctx;
+  k->binds++;
+  k->dead_binds += data && !k->with_data && k->many == 0 && !g_ptr_array_find(((const ordo_model_state *)model)->host_storage, data, NULL);
   return ORDO_OK;
 }
 
@@ -72,7 +73,9 @@ static ordo_status convert(void *ctx, const ordo_model *model, const ordo_param 
   assert_int_equal(param->dtype, dtype);
   assert_int_equal(param->grad_dtype, grad_dtype);
   k->converts++;
-  return k->refuses_convert ? ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "not this type", "toy", "", "") : ORDO_OK;
+  if (k->refuses_convert || k->converts == k->refuses_convert_at)
+    return ordo_fail(k->context, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", "not this type", "toy", "", "");
+  return ORDO_OK;
 }
 
 static ordo_status adapt(void *ctx, const ordo_model *model, const ordo_param *base, const ordo_param *a, const ordo_param *b, double scale)

@@ -67,12 +67,15 @@ typedef struct kit {
   gboolean no_tie, with_data, bad_rebind, partial_groups, twice_in_groups, frozen_optimizer, plain_factor, no_rebind;
   gboolean says_16_bit; /* the optimizer claims to update 16-bit leaves */
   gboolean shape_from_rank;
+  guint many; /* of a test's own model_build */
   double lr, weight_offset;
   float *storage[8];
   ordo_leaf *kept_leaf; /* of model_build's first optimizer view */
   gboolean refuses_convert;
-  guint adapters; /* that it was told of */
+  guint refuses_convert_at; /* the call of convert that is refused, counted from 1; 0: none */
+  guint adapters;           /* that it was told of */
   guint converts;
+  guint dead_binds; /* to storage that the session has freed (or a plugin got elsewhere) */
   guint rebinds, binds, optimizers, scheduler_steps;
   double last_factor;
   int64_t last_optimizer_step;

@@ -416,6 +416,8 @@ static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
     status = self->job->set_master(self->job->ctx, model->leaves[i], self->master + at, self->master_grad + at);
     at += model->leaves[i]->numel;
   }
+  if (status == ORDO_OK && self->knobs->twice)
+    status = self->job->set_master(self->job->ctx, model->leaves[0], self->master, self->master_grad);
   return status;
 }
 

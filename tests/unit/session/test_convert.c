@@ -70,6 +70,18 @@ static void fp32_storage_is_gone_after_the_set_up(void **state)
   kit_free(k);
 }
 
+/* Leaf by leaf: beside the fp32 weights the set-up holds one leaf of 16 bits, not a second model. */
+static void at_the_peak_one_leaf_is_there_twice(void **state)
+{
+  int64_t now, peak;
+  kit *k = converting(NULL, 0, ORDO_BF16);
+  (void)state;
+  kit_setup(k);
+  ordo_session_memory(k->session, ORDO_MEM_WEIGHTS, &now, &peak);
+  assert_int_equal(peak, 4 * (15 + 12 + 3) + 2 * 15);
+  kit_free(k);
+}
+
 static void refused(kit *k, ordo_status status, const char *code, const char *word)
 {
   assert_int_equal(kit_create(k), ORDO_OK);
@@ -129,6 +141,44 @@ static void undo_converts_back(void **state)
   assert_int_equal(model->params[1]->dtype, ORDO_F32);
   assert_int_equal(model->params[1]->grad_dtype, ORDO_F32);
   assert_ptr_equal(model->params[1]->data, k->storage[1]);
+  kit_free(k);
+}
+
+/* The fp32 storage of the host is gone by then: leaf and parameter come back without data, not with a pointer to freed memory. */
+static void undo_does_not_bring_freed_storage_back(void **state)
+{
+  kit *k = converting(NULL, 0, ORDO_BF16);
+  const ordo_model *model;
+  int64_t now, peak;
+  (void)state;
+  k->embedder.scheduler_create = no_scheduler;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_UNSUPPORTED);
+  model = &((ordo_model_state *)g_ptr_array_index(k->session->models, 0))->view;
+  for (uint32_t p = 0; p < 4; p++) {
+    assert_int_equal(model->params[p]->dtype, ORDO_F32);
+    assert_null(model->params[p]->data);
+    assert_null(model->params[p]->leaf->data);
+  }
+  ordo_session_memory(k->session, ORDO_MEM_WEIGHTS, &now, &peak);
+  assert_int_equal(now, 2 * (15 + 12 + 3));
+  assert_int_equal(k->dead_binds, 0);
+  kit_free(k);
+}
+
+/* A conversion that fails in the middle: leaves before it were converted and freed, those behind it were not. */
+static void a_conversion_that_fails_in_the_middle_leaves_no_dead_pointer(void **state)
+{
+  kit *k = converting(NULL, 0, ORDO_BF16);
+  const ordo_model *model;
+  (void)state;
+  k->refuses_convert_at = 3;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_UNSUPPORTED);
+  model = &((ordo_model_state *)g_ptr_array_index(k->session->models, 0))->view;
+  for (uint32_t p = 0; p < 4; p++)
+    assert_null(model->params[p]->data);
+  assert_int_equal(k->dead_binds, 0);
   kit_free(k);
 }
 
@@ -268,9 +318,12 @@ int main(void)
       cmocka_unit_test(storage_is_rounded_and_the_embedder_told),
       cmocka_unit_test(a_converted_parameter_is_loaded_from_its_fp32_source),
       cmocka_unit_test(fp32_storage_is_gone_after_the_set_up),
+      cmocka_unit_test(at_the_peak_one_leaf_is_there_twice),
       cmocka_unit_test(what_cannot_be_converted_is_refused),
       cmocka_unit_test(converting_outside_of_its_step_is_refused),
       cmocka_unit_test(undo_converts_back),
+      cmocka_unit_test(undo_does_not_bring_freed_storage_back),
+      cmocka_unit_test(a_conversion_that_fails_in_the_middle_leaves_no_dead_pointer),
       cmocka_unit_test(micro_batches_add_up_in_fp32),
       cmocka_unit_test(a_parameter_that_no_micro_batch_used_has_no_gradient),
       cmocka_unit_test(a_strategy_that_accumulates_is_left_alone),

@@ -1,7 +1,9 @@
 /* test_leaves.c - replacement is a transaction, and what it replaced answers STALE. */
 #include "kit.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static void replacement_moves_everything_at_once(void **state)
 {
@@ -103,6 +105,21 @@ static void wrapping_twice_is_refused(void **state)
   refused(KIT_FSDP2, twice, ORDO_E_INVARIANT, "E-INVARIANT-WRAPPED-TWICE", "strategy.prepare_joint");
 }
 
+/* An optimizer that is wrapped a second time would have masters of masters. */
+static void wrapping_the_optimizer_twice_is_refused(void **state)
+{
+  kit *k = kit_new();
+  fake *amp = kit_add(k, "amp", KIT_AMP, 0);
+  (void)state;
+  amp->masters = amp->twice = TRUE;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_INVARIANT);
+  assert_string_equal(kit_code(k), "E-INVARIANT-WRAPPED-TWICE");
+  kit_assert_mentions(k, "precision.wrap_optimizer");
+  kit_assert_mentions(k, "a second master");
+  kit_free(k);
+}
+
 static void replacing_undeclared_is_refused(void **state)
 {
   (void)state;
@@ -199,6 +216,46 @@ static void host_storage_of_replaced_leaves_is_freed_after_the_set_up(void **sta
   kit_free(k);
 }
 
+static ordo_status build_many(void *ctx, ordo_session *session, uint32_t model, ordo_model_builder *builder)
+{
+  const kit *k = ctx;
+  ordo_status status = ordo_model_builder_unit(builder, "all", "Toy", NULL);
+  (void)session, (void)model;
+  for (guint i = 0; i < k->many && status == ORDO_OK; i++) {
+    g_autofree char *name = g_strdup_printf("weight.%u", i);
+    ordo_param_desc desc = {.struct_size = sizeof desc, .name = name, .dtype = ORDO_F32, .flags = ORDO_PARAM_REQUIRES_GRAD};
+    desc.tie_group = -1;
+    desc.ndim = 1;
+    desc.shape[0] = 2;
+    status = ordo_model_builder_param(builder, &desc, NULL);
+  }
+  return status;
+}
+
+static double set_up_many(guint n)
+{
+  kit *k = kit_new();
+  k->many = n;
+  k->embedder.model_build = build_many;
+  kit_add(k, "ddp", KIT_DDP, 1);
+  const clock_t begin = clock();
+  kit_setup(k);
+  const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+  assert_int_equal(ordo_session_model(k->session, 0)->n_leaves, n);
+  kit_free(k);
+  return seconds;
+}
+
+/* After each step of the set-up the host looks whether the optimizer's leaves are alive, and verify counts them. Neither may search for
+ * each leaf among all: four times the leaves take about four times as long, not sixteen. */
+static void twenty_thousand_leaves_are_checked_at_once(void **state)
+{
+  (void)state;
+  const double fewer = set_up_many(5000), seconds = set_up_many(20000);
+  printf("set-up of 5000 leaves %.3f s, of 20000 leaves %.3f s\n", fewer, seconds);
+  assert_true(seconds < 0.3 || seconds < 8.0 * fewer);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -207,12 +264,14 @@ int main(void)
       cmocka_unit_test(a_lost_leaf_is_refused),
       cmocka_unit_test(a_torn_tie_group_is_refused),
       cmocka_unit_test(wrapping_twice_is_refused),
+      cmocka_unit_test(wrapping_the_optimizer_twice_is_refused),
       cmocka_unit_test(replacing_undeclared_is_refused),
       cmocka_unit_test(replacing_outside_of_a_step_is_refused),
       cmocka_unit_test(an_optimizer_that_cannot_be_rebound_is_refused),
       cmocka_unit_test(masters_take_the_place_of_their_leaves),
       cmocka_unit_test(bind_moves_leaf_and_tied_params),
       cmocka_unit_test(host_storage_of_replaced_leaves_is_freed_after_the_set_up),
+      cmocka_unit_test(twenty_thousand_leaves_are_checked_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

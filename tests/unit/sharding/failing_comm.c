@@ -8,6 +8,8 @@ typedef struct failing {
   const ordo_comm_provider *inner;
   int kinds, at, calls;
   ordo_status status;
+  void (*saw)(void *ctx, const ordo_collective *c);
+  void *saw_ctx;
 } failing;
 
 typedef struct failing_comm {
@@ -25,6 +27,8 @@ static int fails(void *ctx, int kind)
 static ordo_status start(void *ctx, const ordo_collective *c, ordo_request **request)
 {
   const failing_comm *self = ctx;
+  if (self->owner->saw != NULL)
+    self->owner->saw(self->owner->saw_ctx, c);
   return fails(ctx, FAILING_START) ? self->owner->status : self->inner->start(self->inner->ctx, c, request);
 }
 
@@ -120,6 +124,13 @@ ordo_comm_provider *failing_comm_new(const ordo_comm_provider *inner, int kinds,
                                      .error_text = error_text,
                                      .destroy = free};
   return &self->table;
+}
+
+void failing_comm_watch(ordo_comm_provider *provider, void (*saw)(void *ctx, const ordo_collective *c), void *ctx)
+{
+  failing *self = provider->ctx;
+  self->saw = saw;
+  self->saw_ctx = ctx;
 }
 
 int failing_comm_failed(const ordo_comm_provider *provider)

@@ -121,7 +121,7 @@ static void test_peak_is_plausible(void **state)
 {
   (void)state;
   double peak = blas_core_peak(0.02);
-  assert_true(peak > 1e8 && peak < 1e13);
+  assert_true(peak > 1e6 && peak < 1e13); /* a core has 1e10 and more, and under valgrind some 1e7 */
 }
 
 int main(int argc, char **argv)

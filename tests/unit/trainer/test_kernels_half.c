@@ -1,5 +1,6 @@
 /* test_kernels_half.c - array conversions of every instruction set, bit for bit: against the definition of rounding computed in double,
- * against ordo/half.h, and against published patterns.
+ * against ordo/half.h, and against published patterns; and the kernels that round as they go, against plain kernels between passes of
+ * rounding.
  *
  * Upward all 65536 patterns of each format are tried. Downward a result changes only at the midpoints of two neighbours, so each upper
  * part of a binary32 (all 2^16 for bf16, all 2^19 for binary16) is tried with the lower parts around the middle and the ends.
@@ -107,12 +108,15 @@ static size_t edge_values(int upper_bits, float *values)
 
 static void check_down(const struct kernels *kernels, int is_f16)
 {
-  float *values = malloc(MOST * sizeof *values), *rounded = malloc(MOST * sizeof *rounded);
+  float *values = malloc(MOST * sizeof *values), *rounded = malloc(MOST * sizeof *rounded), *rows = malloc(MOST * sizeof *rows);
   uint16_t *narrow = malloc(MOST * sizeof *narrow);
   size_t n = edge_values(is_f16 ? 19 : 16, values);
   kernels_narrow(kernels, is_f16 ? ORDO_F16 : ORDO_BF16, n, values, narrow);
   memcpy(rounded, values, n * sizeof *values);
   kernels_round(kernels, is_f16 ? ORDO_F16 : ORDO_BF16, n, rounded);
+  memcpy(rows, values, n * sizeof *values);
+  kernels_rounded(kernels, is_f16 ? ORDO_F16 : ORDO_BF16)->round_rows(1, n, n, rows);
+  assert_memory_equal(rows, rounded, n * sizeof *rows);
   for (size_t i = 0; i < n; i++) {
     uint32_t bits = ordo_bits_of_f32(values[i]);
     same_bits(kernels, "down", bits, narrow[i], is_f16 ? ordo_f16_from_f32(values[i]) : ordo_bf16_from_f32(values[i]));
@@ -125,6 +129,7 @@ static void check_down(const struct kernels *kernels, int is_f16)
   }
   free(values);
   free(rounded);
+  free(rows);
   free(narrow);
 }
 
@@ -162,6 +167,189 @@ static void check_lengths(const struct kernels *kernels)
           assert_true(inside || i == 7 || wide[i] == 1.0f + (float)i * 0.013f);
         }
       }
+}
+
+/* ---- kernels that round as they go: the bits of the plain kernel between passes ---- */
+
+enum { ROWS = 3, COLUMNS = 37, HEADS = 3, HALF = 5, FIRST = 20, CELLS = ROWS * COLUMNS };
+
+/* Ordinary numbers, and among them every kind that rounding treats apart. */
+static void values(uint32_t seed, float *x)
+{
+  const uint32_t special[] = {0x80000000u, 0x7f800000u, 0xff800000u, 0x7fa00001u, 0x00000001u,
+                              0x33000001u, 0x387fffffu, 0x477fefffu, 0x7f7fffffu};
+  for (size_t i = 0; i < CELLS; i++) {
+    seed = seed * 1664525u + 1013904223u;
+    x[i] = (float)(int32_t)seed / 2147483648.0f * 3.0f;
+    if (seed % 41 == 0)
+      x[i] = ordo_f32_of_bits(special[(seed >> 8) % (sizeof special / sizeof special[0])]);
+  }
+}
+
+/* Arrays of one operation, twice. NaN payloads of arithmetic are the processor's, so any NaN equals any other. */
+struct arrays {
+  float a[CELLS], b[CELLS], c[CELLS], d[CELLS], w[COLUMNS], v[COLUMNS], inv[ROWS];
+};
+
+static void fill_arrays(struct arrays *x, uint32_t seed)
+{
+  memset(x, 0, sizeof *x);
+  values(seed, x->a);
+  values(seed + 1, x->b);
+  values(seed + 2, x->c);
+  values(seed + 3, x->d);
+  for (size_t i = 0; i < COLUMNS; i++) {
+    x->w[i] = 1.0f + 0.01f * (float)i;
+    x->v[i] = 0.5f - 0.02f * (float)i;
+  }
+  for (size_t r = 0; r < ROWS; r++)
+    x->inv[r] = 0.7f + 0.1f * (float)r;
+}
+
+static void same_array(const struct kernels *kernels, const char *what, size_t n, const float *actual, const float *expected)
+{
+  for (size_t i = 0; i < n; i++)
+    if (!isnan(actual[i]) || !isnan(expected[i]))
+      same_bits(kernels, what, (uint32_t)i, ordo_bits_of_f32(actual[i]), ordo_bits_of_f32(expected[i]));
+}
+
+static void same_arrays(const struct kernels *kernels, const char *what, const struct arrays *actual, const struct arrays *expected)
+{
+  same_array(kernels, what, CELLS, actual->a, expected->a);
+  same_array(kernels, what, CELLS, actual->b, expected->b);
+  same_array(kernels, what, CELLS, actual->c, expected->c);
+  same_array(kernels, what, CELLS, actual->d, expected->d);
+  same_array(kernels, what, COLUMNS, actual->w, expected->w);
+  same_array(kernels, what, ROWS, actual->inv, expected->inv);
+}
+
+static void check_rounded_rows(const struct kernels *plain, const struct kernels_rounded *rounded, ordo_dtype dtype, uint32_t seed)
+{
+  static struct arrays x, y;
+  fill_arrays(&x, seed);
+  y = x;
+  rounded->round_rows(ROWS, COLUMNS - 4, COLUMNS, x.a);
+  for (size_t r = 0; r < ROWS; r++)
+    kernels_round(plain, dtype, COLUMNS - 4, y.a + r * COLUMNS);
+  rounded->scale(CELLS, 0.3f, x.b);
+  plain->scale(CELLS, 0.3f, y.b);
+  kernels_round(plain, dtype, CELLS, y.b);
+  rounded->rope(HEADS, HALF, x.w, x.v, -1.0f, x.c);
+  kernels_round(plain, dtype, HEADS * HALF * 2, y.c);
+  plain->rope(HEADS, HALF, y.w, y.v, -1.0f, y.c);
+  kernels_round(plain, dtype, HEADS * HALF * 2, y.c);
+  same_arrays(plain, "rows", &x, &y);
+
+  fill_arrays(&x, seed + 7); /* delta may be left as it was: both are rounded before they are compared */
+  y = x;
+  kernels_round(plain, dtype, CELLS, y.b);
+  rounded->add(CELLS, x.a, x.b, x.c);
+  plain->add(CELLS, y.a, y.b, y.c);
+  kernels_round(plain, dtype, CELLS, x.b);
+  same_arrays(plain, "add", &x, &y);
+
+  float max[2] = {0.0f, 0.0f}, sums[2];
+  fill_arrays(&x, seed + 11);
+  for (size_t i = 0; i < CELLS; i++)
+    x.a[i] = isfinite(x.a[i]) && fabsf(x.a[i]) < 60000.0f ? x.a[i] : -2.0f;
+  y = x;
+  sums[0] = rounded->exp_sum(COLUMNS, x.a, &max[0]);
+  kernels_round(plain, dtype, COLUMNS, y.a);
+  sums[1] = plain->exp_sum(COLUMNS, y.a, &max[1]);
+  same_arrays(plain, "exp_sum", &x, &y);
+  same_array(plain, "sum of exp_sum", 1, &sums[0], &sums[1]);
+  same_array(plain, "maximum of exp_sum", 1, &max[0], &max[1]);
+}
+
+static void check_rounded_norms(const struct kernels *plain, const struct kernels_rounded *rounded, ordo_dtype dtype, uint32_t seed)
+{
+  static struct arrays x, y;
+  fill_arrays(&x, seed);
+  y = x;
+  rounded->rms_forward(ROWS, COLUMNS, x.a, x.w, 1e-5f, x.b, x.inv);
+  plain->rms_forward(ROWS, COLUMNS, y.a, y.w, 1e-5f, y.b, y.inv);
+  kernels_round(plain, dtype, CELLS, y.b);
+  rounded->rms_apply(ROWS, COLUMNS, x.a, x.w, x.inv, x.c);
+  plain->rms_apply(ROWS, COLUMNS, y.a, y.w, y.inv, y.c);
+  kernels_round(plain, dtype, CELLS, y.c);
+  same_arrays(plain, "norm", &x, &y);
+
+  fill_arrays(&x, seed + 3);
+  y = x;
+  kernels_round(plain, dtype, CELLS, y.b);
+  rounded->add_rms_forward(ROWS, COLUMNS, x.a, x.b, x.a, x.w, 1e-5f, x.c, x.inv);
+  plain->add_rms_forward(ROWS, COLUMNS, y.a, y.b, y.a, y.w, 1e-5f, y.c, y.inv);
+  kernels_round(plain, dtype, CELLS, y.c);
+  kernels_round(plain, dtype, CELLS, x.b);
+  same_arrays(plain, "sum and norm", &x, &y);
+
+  for (int with = 0; with < 2; with++) {
+    fill_arrays(&x, seed + 5);
+    y = x;
+    rounded->rms_backward(ROWS, COLUMNS, x.a, x.v, x.inv, x.b, x.c, with ? x.w : NULL);
+    kernels_round(plain, dtype, CELLS, y.b);
+    plain->rms_backward(ROWS, COLUMNS, y.a, y.v, y.inv, y.b, y.c, with ? y.w : NULL);
+    same_arrays(plain, "norm backward", &x, &y);
+  }
+}
+
+static void check_rounded_products(const struct kernels *plain, const struct kernels_rounded *rounded, ordo_dtype dtype, uint32_t seed)
+{
+  static struct arrays x, y;
+  fill_arrays(&x, seed);
+  y = x;
+  rounded->swiglu_forward(CELLS, x.a, x.b, x.d);
+  kernels_round(plain, dtype, CELLS, y.a);
+  kernels_round(plain, dtype, CELLS, y.b);
+  plain->swiglu_forward(CELLS, y.a, y.b, y.d);
+  kernels_round(plain, dtype, CELLS, y.d);
+  same_arrays(plain, "swiglu", &x, &y);
+  rounded->swiglu_backward(CELLS, x.a, x.b, x.c);
+  kernels_round(plain, dtype, CELLS, y.c);
+  plain->swiglu_backward(CELLS, y.a, y.b, y.c);
+  kernels_round(plain, dtype, CELLS, y.a);
+  kernels_round(plain, dtype, CELLS, y.b);
+  kernels_round(plain, dtype, CELLS, y.c);
+  same_arrays(plain, "swiglu backward", &x, &y);
+}
+
+static void check_rounded_softmax(const struct kernels *plain, const struct kernels_rounded *rounded, ordo_dtype dtype, uint32_t seed)
+{
+  enum { KEYS = COLUMNS - 2 };
+  static struct arrays x, y;
+  fill_arrays(&x, seed);
+  y = x;
+  for (size_t r = 0; r < ROWS; r++) { /* what lies past a row stays as it was */
+    kernels_round(plain, dtype, KEYS, y.a + r * COLUMNS);
+    kernels_round(plain, dtype, KEYS, y.b + r * COLUMNS);
+    kernels_round(plain, dtype, KEYS, y.d + r * COLUMNS);
+  }
+  rounded->softmax_causal(ROWS, KEYS, COLUMNS, FIRST, 0.4f, x.a, x.inv);
+  plain->softmax_causal(ROWS, KEYS, COLUMNS, FIRST, 0.4f, y.a, y.inv);
+  rounded->softmax_again(ROWS, KEYS, COLUMNS, FIRST, 0.4f, x.b, x.v);
+  plain->softmax_again(ROWS, KEYS, COLUMNS, FIRST, 0.4f, y.b, y.v);
+  rounded->softmax_backward(ROWS, KEYS, COLUMNS, 0.4f, x.c, x.inv, x.d);
+  plain->softmax_backward(ROWS, KEYS, COLUMNS, 0.4f, y.c, y.inv, y.d);
+  for (size_t r = 0; r < ROWS; r++) {
+    kernels_round(plain, dtype, KEYS, y.a + r * COLUMNS);
+    kernels_round(plain, dtype, KEYS, y.c + r * COLUMNS);
+    kernels_round(plain, dtype, KEYS, y.d + r * COLUMNS);
+  }
+  same_arrays(plain, "softmax", &x, &y);
+}
+
+static void check_rounding_kernels(const struct kernels *kernels)
+{
+  const ordo_dtype types[] = {ORDO_BF16, ORDO_F16};
+  assert_null(kernels_rounded(kernels, ORDO_F32));
+  for (int t = 0; t < 2; t++)
+    for (uint32_t seed = 1; seed < 200; seed++) {
+      const struct kernels_rounded *rounded = kernels_rounded(kernels, types[t]);
+      check_rounded_rows(kernels, rounded, types[t], seed * 101);
+      check_rounded_norms(kernels, rounded, types[t], seed * 101);
+      check_rounded_products(kernels, rounded, types[t], seed * 101);
+      check_rounded_softmax(kernels, rounded, types[t], seed * 101);
+    }
 }
 
 static uint32_t hex_member(JsonObject *row, const char *name)
@@ -215,12 +403,13 @@ EACH(every_pattern_up)
 EACH(bf16_down)
 EACH(f16_down)
 EACH(lengths)
+EACH(rounding_kernels)
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_pattern_up), cmocka_unit_test(test_bf16_down),          cmocka_unit_test(test_f16_down),
-      cmocka_unit_test(test_lengths),          cmocka_unit_test(test_published_patterns),
+      cmocka_unit_test(test_lengths),          cmocka_unit_test(test_published_patterns), cmocka_unit_test(test_rounding_kernels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

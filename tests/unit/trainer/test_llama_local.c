@@ -262,7 +262,7 @@ static void over_parts(int n, const float *logits, const int32_t *targets, float
     memcpy(pairs[i], pairs[0], sizeof pairs[0]);
     *totals = (struct loss_totals){0};
     loss_part_finish(&parts[i], sums, nll, totals);
-    loss_backward(kernels_default(), ROWS, parts[i].vocab, parts[i].vocab_first, own[i], targets, sums, 0.25f);
+    loss_backward(kernels_default(), ORDO_F32, ROWS, parts[i].vocab, parts[i].vocab_first, own[i], targets, sums, 0.25f);
     for (int r = 0; r < ROWS; r++)
       memcpy(gradient + r * WORDS + parts[i].vocab_first, own[i] + r * parts[i].vocab, (size_t)parts[i].vocab * sizeof(float));
   }
@@ -286,8 +286,8 @@ static void test_loss_over_parts(void **state)
   }
   struct loss_totals one = {0}, many = {0};
   memcpy(whole, logits, sizeof whole);
-  loss_forward(kernels_default(), ROWS, WORDS, whole, targets, sums, expected, &one);
-  loss_backward(kernels_default(), ROWS, WORDS, 0, whole, targets, sums, 0.25f);
+  loss_forward(kernels_default(), ORDO_F32, ROWS, WORDS, whole, targets, sums, expected, &one);
+  loss_backward(kernels_default(), ORDO_F32, ROWS, WORDS, 0, whole, targets, sums, 0.25f);
   for (int n = 1; n <= MOST_PARTS; n++) {
     over_parts(n, logits, targets, gradient, nll, &many);
     assert_int_equal(many.count, ROWS - 1);
@@ -310,8 +310,8 @@ static void test_loss_again(void **state)
   (void)state;
   for (int i = 0; i < ROWS * WORDS; i++)
     first[i] = again[i] = 6.0f * test_uniform(&seed);
-  loss_forward(kernels_default(), ROWS, WORDS, first, targets, sums, NULL, &totals);
-  loss_again(kernels_default(), ROWS, WORDS, again, targets);
+  loss_forward(kernels_default(), ORDO_F32, ROWS, WORDS, first, targets, sums, NULL, &totals);
+  loss_again(kernels_default(), ORDO_F32, ROWS, WORDS, again, targets);
   assert_memory_equal(first, again, sizeof first);
 }
 
