@@ -61,11 +61,12 @@ typedef struct ordo_precision {
   /* What travels in the all-gathers of a strategy that shards (it asks with job->wire). All three or none. A piece is what one rank holds
    * of a leaf: `n` elements of the leaf's dtype, the same number on all ranks, with zeros where the leaf ends earlier. `leaf` is null if
    * a piece holds parts of several leaves: flat parameters, which are then fp32 (fsdp1 sends those of 16 bits as they are and says so in
-   * the log). Leaves of an opaque type are not offered: they travel in their own packed form. wire_bytes       bytes that a piece becomes;
-   * depends on leaf and n only, since every rank reserves as much for the others; at least 1 if n is not 0, at most 16 * n + 4096, and
-   * asked once for each piece pre_all_gather   packs this rank's piece `src` into `wire`; the shard itself stays as it is post_all_gather
-   * unpacks a piece of any rank, this one's too, into `dst` Buffers need not be aligned. Whole weights for export (gather_full of state.h)
-   * do not pass through here. [step] since 0.1 */
+   * the log). Leaves of an opaque type are not offered: they travel in their own packed form.
+   *   wire_bytes       bytes that a piece becomes; depends on leaf and n only, since every rank reserves as much for the others
+   *                    (it is asked once for each piece); at least 1 if n is not 0, at most 16 * n + 4096
+   *   pre_all_gather   packs this rank's piece `src` into `wire`; the shard itself stays as it is
+   *   post_all_gather  unpacks a piece of any rank, this one's too, into `dst`
+   * Buffers need not be aligned. Whole weights for export (gather_full of state.h) do not pass through here. [step] since 0.1 */
   ordo_status (*pre_all_gather)(void *self, const ordo_leaf *leaf, const void *src, int64_t n, void *wire);
   ordo_status (*post_all_gather)(void *self, const ordo_leaf *leaf, const void *wire, int64_t n, void *dst);
   int64_t (*wire_bytes)(void *self, const ordo_leaf *leaf, int64_t n); /* [any] since 0.1 */
