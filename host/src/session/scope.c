@@ -112,6 +112,7 @@ ordo_status ordo_session_run_schedule(ordo_session *session)
     if (!ORDO_CAN(table, ordo_strategy, run_schedule))
       continue;
     session->where = "run_schedule";
+    ordo_losses_run(session);
     status = table->run_schedule(instance->self, &session->info);
     if (status != ORDO_OK)
       return ordo_session_leave(session, ordo_session_fail(session, ordo_session_plugin_status(session, instance->plugin, status, 0)));

@@ -173,6 +173,8 @@ typedef enum ordo_session_state {
   ORDO_N_SESSION_STATES
 } ordo_session_state;
 
+enum { ORDO_MAX_LOSSES = 64 };
+
 #define ORDO_IN(STATE) (1u << ORDO_SESSION_##STATE)
 
 struct ordo_session {
@@ -219,6 +221,7 @@ struct ordo_session {
   double weight, loss_factor;
   double loss_base, loss_scale, first_scale; /* factor without the scale; scale of the running and of the first loss */
   guint64 losses_used, loss_overflow;        /* bit per loss, this step */
+  double loss_scales[ORDO_MAX_LOSSES];       /* of those that ran in this step, else 0 */
   gboolean tracks_losses;                    /* the embedder selects losses in this step */
   gint64 micro_serial;
   guint open_model, open_unit;
@@ -327,10 +330,11 @@ ordo_status ordo_accumulate_check_sync(ordo_session *session, const ordo_model_s
 ordo_status ordo_accumulate_check_micro(ordo_session *session);
 
 /* losses.c */
-enum { ORDO_MAX_LOSSES = 64 };
 /* `base`: the loss factor without a scale. */
 ordo_status ordo_losses_begin(ordo_session *session, double base);
 ordo_status ordo_losses_select(ordo_session *session, uint32_t loss_id);
+/* A micro-batch of the selected loss begins. */
+void ordo_losses_run(ordo_session *session);
 /* step.overflow_vote */
 ordo_status ordo_losses_vote(ordo_session *session);
 

@@ -233,6 +233,7 @@ ordo_status ordo_session_micro_begin(ordo_session *session)
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
   begin_units(session);
+  ordo_losses_run(session);
   session->state = ORDO_SESSION_MICRO;
   status = ordo_step_run_info_calls(session, session->micro_begin, "micro_begin");
   return ordo_session_leave(session, status);
