@@ -16,6 +16,17 @@ static const ordo_precision *scaler_table(const ordo_session *session)
   return session->scaler ? session->scaler->plugin->precision : NULL;
 }
 
+/* Under these options nothing takes the scale out again: gradients would be too large by it. */
+static ordo_status refuse_scale(const ordo_session *session, double scale)
+{
+  g_autofree char *what = g_strdup_printf("the plugin scales the loss by %g, and no step.unscale of the plan takes that out again", scale);
+  return ordo_tables_refuse(session->scaler->plugin, what,
+                            session->scaler->plugin->precision->unscale
+                                ? "step.unscale follows from precision.wrap_optimizer or precision.initialize, which its manifest does not "
+                                  "declare under these options"
+                                : "its table has no unscale");
+}
+
 /* The scale of a loss; the status is that of a plugin that has no such loss. */
 static ordo_status scale_of(ordo_session *session, uint32_t loss_id, double *scale)
 {
@@ -24,7 +35,7 @@ static ordo_status scale_of(ordo_session *session, uint32_t loss_id, double *sca
   g_autofree char *why = NULL;
   *scale = table ? table->loss_scale(session->scaler->self, loss_id) : 1.0;
   if (isfinite(*scale) && *scale > 0.0)
-    return ORDO_OK;
+    return *scale == 1.0 || session->unscales ? ORDO_OK : refuse_scale(session, *scale);
   if (ordo_errors_count(ordo_session_errors(session)) > before)
     return ordo_errors_at(ordo_session_errors(session), before)->status;
   why = g_strdup_printf("plugin '%s' answered %g", session->scaler->plugin->id, *scale);

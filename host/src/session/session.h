@@ -1,7 +1,7 @@
 /* session.h - the inside of a session: models, leaves, plugin instances, set-up, step state (private).
  *
  * One struct owns everything of a training job, so two sessions in a process share nothing. Each file beside this one works on
- * one noun of it: memory, model, leaves, weights, plugins, job, dispatch, calls, step, finish, norm, exact_sum, invariants.
+ * one noun of it: memory, model, leaves, weights, plugins, tables, job, dispatch, calls, step, finish, norm, exact_sum, invariants.
  *
  * Ownership: a leaf record lives until the session ends, also after it was replaced, so that a pointer kept by a plugin or an
  * embedder can always be answered with ORDO_E_STALE instead of a crash.
@@ -233,6 +233,7 @@ struct ordo_session {
   GArray *step_begin, *micro_begin, *micro_end, *pre_step, *step_end; /* ordo_info_call */
   GArray *events;                                                     /* ordo_step_event */
   ordo_instance *scaler;                                              /* precision instance with loss_scale, or null */
+  gboolean unscales;                                                  /* step.unscale calls the scaler */
   ordo_instance *op_policy;
 };
 
@@ -373,6 +374,12 @@ void ordo_plugins_unload(ordo_session *session);
 const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self);
 /* The precision plugin of a model that packs what is gathered, null if there is none. */
 const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **self);
+
+/* tables.c */
+/* The table has a function for each declared step and event, and none that nothing declares. */
+ordo_status ordo_tables_check(const ordo_plugin_use *plugin, const ordo_decl *decl);
+/* E-PLUGIN-TABLE. */
+ordo_status ordo_tables_refuse(const ordo_plugin_use *plugin, const char *what, const char *why);
 
 /* job.c */
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis);

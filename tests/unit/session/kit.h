@@ -43,9 +43,14 @@ typedef struct fake {
   gboolean init_praises;  /* ... after a record with the status ORDO_OK */
   size_t table_size;      /* struct_size of the table, 0: the right one */
   gboolean no_reduce;     /* the table lacks reduce */
+  gboolean whole_table;   /* the table has functions that the manifest does not declare */
+  gboolean no_unscale;    /* the table lacks unscale */
+  gboolean half_wire;     /* the table has wire_bytes alone */
   guint32 without;        /* bit per ORDO_STEP_: the table lacks that member */
   gboolean backward_only; /* wants activations of the backward pass only */
   int32_t parts, part;    /* residual: parts 0 leaves the answer alone */
+  ordo_strategy strategy; /* its tables, filled when it is opened */
+  ordo_precision precision;
 } fake;
 
 enum { KIT_MAX_FAKES = 6 };
