@@ -88,6 +88,7 @@ static ordo_status close_full(ordo_session *session, uint32_t index)
 
 ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags)
 {
+  ORDO_NEED(session, session, "ordo_session_gather_full");
   ordo_session_enter(session);
   session->where = "gather_full";
   return ordo_session_leave(session, open_full(session, model, flags));
@@ -95,6 +96,7 @@ ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint
 
 ordo_status ordo_session_release_full(ordo_session *session, uint32_t model)
 {
+  ORDO_NEED(session, session, "ordo_session_release_full");
   ordo_session_enter(session);
   session->where = "release_full";
   return ordo_session_leave(session, close_full(session, model));
@@ -102,6 +104,7 @@ ordo_status ordo_session_release_full(ordo_session *session, uint32_t model)
 
 ordo_status ordo_session_run_schedule(ordo_session *session)
 {
+  ORDO_NEED(session, session, "ordo_session_run_schedule");
   ordo_session_enter(session);
   if (session->state != ORDO_SESSION_STEP || session->info.micro_batch > 0)
     return ordo_session_leave(session, ordo_session_refuse(session, "ordo_session_run_schedule", "right after step_begin"));
@@ -125,6 +128,7 @@ ordo_status ordo_session_run_schedule(ordo_session *session)
 ordo_status ordo_session_override_unit(ordo_session *session, uint32_t model, uint32_t unit, ordo_unit_override *override)
 {
   const ordo_model *view = ordo_session_model(session, model);
+  ORDO_NEED(session, override, "ordo_session_override_unit");
   ordo_session_enter(session);
   if (!view || unit >= view->n_units)
     return ordo_session_leave(session, no_model(session, "ordo_session_override_unit"));

@@ -253,6 +253,15 @@ ordo_status ordo_plugin_known_status(ordo_status status);
 ordo_status ordo_session_plugin_status(ordo_session *session, const ordo_plugin_use *plugin, ordo_status status, size_t before);
 ordo_status ordo_session_embedder_status(ordo_session *session, const char *callback, ordo_status status, size_t before);
 gsize ordo_session_this_thread(void);
+/* The refusal of a null pointer in a public call; without a session there is nobody to record it. */
+ordo_status ordo_session_null(ordo_session *session, const char *call, const char *argument);
+
+/* For the first line of a public call. */
+#define ORDO_NEED(SESSION, POINTER, CALL)           \
+  do {                                              \
+    if (G_UNLIKELY(!(SESSION) || !(POINTER)))       \
+      return ordo_session_null(SESSION, CALL, #POINTER); \
+  } while (0)
 
 /* A public call begins: forgets old records unless it is nested in another one. */
 ORDO_INLINE void ordo_session_enter(ordo_session *session)

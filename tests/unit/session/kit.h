@@ -28,6 +28,8 @@ typedef struct fake {
   gboolean only_sum;     /* reduce sums and leaves the division to the host */
   gboolean veto;         /* should_commit says no */
   gboolean masters;      /* wrap_optimizer makes masters */
+  gboolean master_of_master; /* ... and one for the first of them */
+  ordo_status (*wraps)(const ordo_job *job, ordo_optimizer *optimizer); /* wrap_optimizer calls it */
   gboolean fp16, bf16;   /* op_dtype(matmul) */
   ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
   uint32_t convert_flags;

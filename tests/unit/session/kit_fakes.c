@@ -406,7 +406,8 @@ static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
   const ordo_model *model = self->job->model;
   ordo_status status = hear(self, "wrap_optimizer");
   int64_t at = 0;
-  (void)optimizer;
+  if (status == ORDO_OK && self->knobs->wraps)
+    status = self->knobs->wraps(self->job, optimizer);
   if (status != ORDO_OK || !self->knobs->masters)
     return status;
   self->master = self->job->alloc(self->job->ctx, 4096, ORDO_MEM_OPTIMIZER);
@@ -418,6 +419,8 @@ static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
   }
   if (status == ORDO_OK && self->knobs->twice)
     status = self->job->set_master(self->job->ctx, model->leaves[0], self->master, self->master_grad);
+  if (status == ORDO_OK && self->knobs->master_of_master)
+    status = self->job->set_master(self->job->ctx, model->leaves[0]->master, self->master, self->master_grad);
   return status;
 }
 
