@@ -38,7 +38,7 @@ static ordo_status scale_of(ordo_session *session, uint32_t loss_id, double *sca
     return *scale == 1.0 || session->unscales ? ORDO_OK : refuse_scale(session, *scale);
   if (ordo_errors_count(ordo_session_errors(session)) > before)
     return ordo_errors_at(ordo_session_errors(session), before)->status;
-  why = g_strdup_printf("plugin '%s' answered %g", session->scaler->plugin->id, *scale);
+  why = g_strdup_printf("plugin '%s' answered %g", session->scaler->plugin->id, isnan(*scale) ? (double)NAN : *scale);
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-LOSS", "loss_scale", why,
                           "a loss scale is a finite number above 0", "loss %u has no scale", loss_id);
 }

@@ -140,7 +140,8 @@ static ordo_status check_weight(ordo_session *session, double weight, double sum
   g_autofree char *why = NULL;
   if (isfinite(weight) && weight >= 0.0 && isfinite(sum) && sum > 0.0)
     return ORDO_OK;
-  why = g_strdup_printf("this rank gave %g, all data ranks together %g", weight, sum);
+  why = g_strdup_printf("this rank gave %g, all data ranks together %g", isnan(weight) ? (double)NAN : weight,
+                        isnan(sum) ? (double)NAN : sum); /* without the sign that computations leave on a NaN */
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-WEIGHT", NAME("step_begin"), why,
                           "count the targets that enter the loss; skip a batch in which no rank has any",
                           "the weight of a step must be finite, at least 0, and above 0 over all ranks");
