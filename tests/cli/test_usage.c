@@ -59,7 +59,7 @@ static void an_option_with_one_value_stands_once(void **state)
   command_expect("why-not ddp --precision apex_amp --precision apex_amp", 2, "", "--precision is given twice");
   command_expect("matrix --ranks 1 --ranks 2", 2, "", "--ranks is given twice");
   command_expect("list --plugin-path /nonexistent --plugin-path /nonexistent", 0, "", "No such file"); /* it takes several */
-  command_expect("plan --strategy ddp --resume --resume", 0, "", NULL);
+  command_expect("plan --resume --resume", 0, "", NULL);
 }
 
 static void words_that_are_paths_are_no_verbs(void **state)

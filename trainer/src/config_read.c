@@ -167,7 +167,8 @@ static void read_option(ordo_config *config, int argc, char **argv, int i, ordo_
     *status = ORDO_E_INVALID;
 }
 
-/* `ordo plan` has short names for what is written out here. The word after one that looks like its value is skipped, not taken for a file. */
+/* `ordo plan` has short names for what is written out here. The word after one that looks like its value is skipped, not taken for a file.
+ */
 static void unknown_short(const ordo_config *config, const char *word, ordo_status *status, ordo_problems *problems)
 {
   static const char *const long_names[][2] = {{"-s", "--strategy"}, {"-p", "--precision"}, {"-n", "--ranks"}};
@@ -177,8 +178,8 @@ static void unknown_short(const ordo_config *config, const char *word, ordo_stat
       g_free(next);
       next = g_strdup_printf("did you mean: %s? `ordo %s --help` lists all options", long_names[i][1], ordo_config_verb(config));
     }
-  *status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", word, "options begin with two dashes", next,
-                               "unknown option %s", word);
+  *status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", word, "options begin with two dashes", next, "unknown option %s",
+                               word);
 }
 
 /* The configuration file named by the arguments, null for none. A word that is the value of an option is not one. */
@@ -227,9 +228,9 @@ static gboolean stands_twice(const char *word, gboolean seen[ORDO_N_KEYS], ordo_
   if (found >= 0)
     seen[found] = TRUE;
   if (again)
-    *status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it has one value",
-                                 "write one expression; strategies are composed with '+': --strategy tp=2+fsdp2", "%s is given twice",
-                                 origin);
+    *status =
+        ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it has one value",
+                           "write one expression; strategies are composed with '+': --strategy tp=2+fsdp2", "%s is given twice", origin);
   return again;
 }
 

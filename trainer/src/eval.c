@@ -74,7 +74,8 @@ static void print_answer(const ordo_run *run, const ordo_data *data, int64_t n, 
   g_autoptr(GString) object = g_string_new("{");
   if (fraction > 0)
     printf("measured on the last %g %% of data.train (data.validation_fraction)\n", 100 * fraction);
-  printf("loss %.6f nats per token, perplexity %.4f, %.0f tokens in %" G_GINT64_FORMAT " sequences\n", loss, ordo_metrics_shown(exp(loss)), sum->count, n);
+  printf("loss %.6f nats per token, perplexity %.4f, %.0f tokens in %" G_GINT64_FORMAT " sequences\n", loss, ordo_metrics_shown(exp(loss)),
+         sum->count, n);
   if (sum->bytes > 0)
     printf("%.6f nats per byte\n", ordo_metrics_shown(sum->sum / sum->bytes));
   ordo_metrics_number(object, "loss", loss);

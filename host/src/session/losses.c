@@ -133,7 +133,7 @@ static char *describe(const double agreed[AGREED], int at)
 static ordo_status explain_difference(ordo_session *session)
 {
   const ordo_comm *world = session->mesh->world;
-  g_autofree double *all = g_new0(double, (gsize)world->size * AGREED);
+  g_autofree double *all = g_new0(double, (gsize)world->size *AGREED);
   g_autofree char *here = NULL, *there = NULL, *why = NULL;
   double mine[AGREED];
   int at = 0, rank = 0;

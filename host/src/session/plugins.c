@@ -221,7 +221,7 @@ static ordo_status create_instance(ordo_session *session, guint index, ordo_mode
   if (status == ORDO_OK && !instance->self) {
     g_free(instance);
     return ordo_tables_refuse(plugin, "create returned ORDO_OK without an instance",
-                        "the instance is the first argument of every other function");
+                              "the instance is the first argument of every other function");
   }
   if (status != ORDO_OK) {
     g_free(instance);

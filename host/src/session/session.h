@@ -257,9 +257,9 @@ gsize ordo_session_this_thread(void);
 ordo_status ordo_session_null(ordo_session *session, const char *call, const char *argument);
 
 /* For the first line of a public call. */
-#define ORDO_NEED(SESSION, POINTER, CALL)           \
-  do {                                              \
-    if (G_UNLIKELY(!(SESSION) || !(POINTER)))       \
+#define ORDO_NEED(SESSION, POINTER, CALL)                \
+  do {                                                   \
+    if (G_UNLIKELY(!(SESSION) || !(POINTER)))            \
       return ordo_session_null(SESSION, CALL, #POINTER); \
   } while (0)
 

@@ -14,8 +14,8 @@ typedef struct member {
   uint32_t kind;
   const char *name;
   size_t at;
-  guint32 steps;    /* any of them leads to its call */
-  int event;        /* the event that does, -1: none */
+  guint32 steps;     /* any of them leads to its call */
+  int event;         /* the event that does, -1: none */
   gboolean optional; /* the step runs without it too */
 } member;
 
@@ -153,7 +153,9 @@ static ordo_status check_groups(const ordo_plugin_use *plugin)
 {
   const ordo_precision *p = plugin->precision;
   const ordo_strategy *s = plugin->strategy;
-  const ordo_state_ops *state = p && ORDO_HAS(p, ordo_precision, state) ? p->state : s && ORDO_HAS(s, ordo_strategy, state) ? s->state : NULL;
+  const ordo_state_ops *state = p && ORDO_HAS(p, ordo_precision, state)  ? p->state
+                                : s && ORDO_HAS(s, ordo_strategy, state) ? s->state
+                                                                         : NULL;
   int wire = p ? ORDO_CAN(p, ordo_precision, pre_all_gather) + ORDO_CAN(p, ordo_precision, post_all_gather) +
                      ORDO_CAN(p, ordo_precision, wire_bytes)
                : 0;

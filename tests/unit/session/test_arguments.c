@@ -15,12 +15,12 @@ static void note(const char *name)
 }
 
 /* Refused with a record that names the function. */
-#define REFUSES(K, NAME, ...)                                \
-  do {                                                       \
-    note(#NAME);                                             \
-    assert_int_equal(NAME(__VA_ARGS__), ORDO_E_INVALID);     \
-    assert_string_equal(kit_code(K), "E-ARGUMENT-NULL");     \
-    kit_assert_mentions(K, #NAME);                           \
+#define REFUSES(K, NAME, ...)                            \
+  do {                                                   \
+    note(#NAME);                                         \
+    assert_int_equal(NAME(__VA_ARGS__), ORDO_E_INVALID); \
+    assert_string_equal(kit_code(K), "E-ARGUMENT-NULL"); \
+    kit_assert_mentions(K, #NAME);                       \
   } while (0)
 
 /* Without a context or session there is nobody to keep a record. */
@@ -30,16 +30,16 @@ static void note(const char *name)
     assert_int_equal(NAME(__VA_ARGS__), ORDO_E_INVALID); \
   } while (0)
 
-#define ANSWERS(EXPECTED, NAME, ...)                           \
-  do {                                                         \
-    note(#NAME);                                               \
+#define ANSWERS(EXPECTED, NAME, ...)                                \
+  do {                                                              \
+    note(#NAME);                                                    \
     assert_true((int64_t)NAME(__VA_ARGS__) == (int64_t)(EXPECTED)); \
   } while (0)
 
-#define NOTHING(NAME, ...)             \
-  do {                                 \
-    note(#NAME);                       \
-    assert_null((NAME(__VA_ARGS__)));  \
+#define NOTHING(NAME, ...)            \
+  do {                                \
+    note(#NAME);                      \
+    assert_null((NAME(__VA_ARGS__))); \
   } while (0)
 
 #define QUIET(NAME, ...) \

@@ -258,12 +258,12 @@ static void a_master_of_a_master_is_refused(void **state)
   kit_free(k);
 }
 
-#define TAKES(MEMBER)                                                                    \
-  static ordo_status takes_##MEMBER(const ordo_job *job, ordo_optimizer *optimizer)      \
-  {                                                                                      \
-    (void)job;                                                                           \
-    memset(&optimizer->MEMBER, 0, sizeof optimizer->MEMBER);                             \
-    return ORDO_OK;                                                                      \
+#define TAKES(MEMBER)                                                               \
+  static ordo_status takes_##MEMBER(const ordo_job *job, ordo_optimizer *optimizer) \
+  {                                                                                 \
+    (void)job;                                                                      \
+    memset(&optimizer->MEMBER, 0, sizeof optimizer->MEMBER);                        \
+    return ORDO_OK;                                                                 \
   }
 TAKES(struct_size)
 TAKES(name)
@@ -313,7 +313,7 @@ static void an_optimizer_stays_complete(void **state)
   static const struct {
     const char *member;
     ordo_status (*wraps)(const ordo_job *job, ordo_optimizer *optimizer);
-  } rows[] = {{"struct_size", takes_struct_size}, {"name", takes_name},   {"groups", takes_groups},       {"step", takes_step},
+  } rows[] = {{"struct_size", takes_struct_size}, {"name", takes_name},       {"groups", takes_groups},       {"step", takes_step},
               {"rebind", takes_rebind},           {"n_slots", takes_n_slots}, {"slot_name", takes_slot_name}, {"slot", takes_slot},
               {"destroy", takes_destroy}};
   (void)state;

@@ -164,8 +164,16 @@ static void two_expressions_are_refused(void **state)
   const char *const words[][2] = {{"--strategy", "fsdp1"}, {"--strategy.name", "ddp"}, {"--precision", "apex_amp"}};
   (void)state;
   for (size_t i = 0; i < G_N_ELEMENTS(words); i++) {
-    char *argv[] = {(char *)"ordo-train", (char *)"--strategy=ddp", (char *)"--precision=none", (char *)"--train.steps", (char *)"3",
-                    (char *)"--train.steps", (char *)"4", (char *)words[i][0], (char *)words[i][1], NULL};
+    char *argv[] = {(char *)"ordo-train",
+                    (char *)"--strategy=ddp",
+                    (char *)"--precision=none",
+                    (char *)"--train.steps",
+                    (char *)"3",
+                    (char *)"--train.steps",
+                    (char *)"4",
+                    (char *)words[i][0],
+                    (char *)words[i][1],
+                    NULL};
     g_auto(ordo_problems) problems;
     g_autoptr(ordo_config) config = ordo_config_new('T');
     int help;
