@@ -99,6 +99,7 @@ static ordo_status close_full(ordo_session *session, uint32_t index)
 
 ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags)
 {
+  ORDO_NEED(session, session, "ordo_session_gather_full");
   ordo_session_enter(session);
   session->where = "gather_full";
   return ordo_session_leave(session, open_full(session, model, flags));
@@ -106,6 +107,7 @@ ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint
 
 ordo_status ordo_session_release_full(ordo_session *session, uint32_t model)
 {
+  ORDO_NEED(session, session, "ordo_session_release_full");
   ordo_session_enter(session);
   session->where = "release_full";
   return ordo_session_leave(session, close_full(session, model));
@@ -113,6 +115,7 @@ ordo_status ordo_session_release_full(ordo_session *session, uint32_t model)
 
 ordo_status ordo_session_run_schedule(ordo_session *session)
 {
+  ORDO_NEED(session, session, "ordo_session_run_schedule");
   ordo_session_enter(session);
   if (session->state != ORDO_SESSION_STEP || session->info.micro_batch > 0)
     return ordo_session_leave(session, ordo_session_refuse(session, "ordo_session_run_schedule", "right after step_begin"));
@@ -123,6 +126,7 @@ ordo_status ordo_session_run_schedule(ordo_session *session)
     if (!ORDO_CAN(table, ordo_strategy, run_schedule))
       continue;
     session->where = "run_schedule";
+    ordo_losses_run(session);
     status = table->run_schedule(instance->self, &session->info);
     if (status != ORDO_OK)
       return ordo_session_leave(session, ordo_session_fail(session, ordo_session_plugin_status(session, instance->plugin, status, 0)));
@@ -135,6 +139,7 @@ ordo_status ordo_session_run_schedule(ordo_session *session)
 ordo_status ordo_session_override_unit(ordo_session *session, uint32_t model, uint32_t unit, ordo_unit_override *override)
 {
   const ordo_model *view = ordo_session_model(session, model);
+  ORDO_NEED(session, override, "ordo_session_override_unit");
   ordo_session_enter(session);
   if (!view || unit >= view->n_units)
     return ordo_session_leave(session, no_model(session, "ordo_session_override_unit"));

@@ -1,7 +1,7 @@
 /* session.h - the inside of a session: models, leaves, plugin instances, set-up, step state (private).
  *
  * One struct owns everything of a training job, so two sessions in a process share nothing. Each file beside this one works on
- * one noun of it: memory, model, leaves, weights, plugins, job, dispatch, calls, step, finish, norm, exact_sum, invariants.
+ * one noun of it: memory, model, leaves, weights, plugins, tables, job, dispatch, calls, step, finish, norm, exact_sum, invariants.
  *
  * Ownership: a leaf record lives until the session ends, also after it was replaced, so that a pointer kept by a plugin or an
  * embedder can always be answered with ORDO_E_STALE instead of a crash.
@@ -174,6 +174,8 @@ typedef enum ordo_session_state {
   ORDO_N_SESSION_STATES
 } ordo_session_state;
 
+enum { ORDO_MAX_LOSSES = 64 };
+
 #define ORDO_IN(STATE) (1u << ORDO_SESSION_##STATE)
 
 struct ordo_session {
@@ -220,6 +222,7 @@ struct ordo_session {
   double weight, loss_factor;
   double loss_base, loss_scale, first_scale; /* factor without the scale; scale of the running and of the first loss */
   guint64 losses_used, loss_overflow;        /* bit per loss, this step */
+  double loss_scales[ORDO_MAX_LOSSES];       /* of those that ran in this step, else 0 */
   gboolean tracks_losses;                    /* the embedder selects losses in this step */
   gint64 micro_serial;
   guint open_model, open_unit;
@@ -231,6 +234,7 @@ struct ordo_session {
   GArray *step_begin, *micro_begin, *micro_end, *pre_step, *step_end; /* ordo_info_call */
   GArray *events;                                                     /* ordo_step_event */
   ordo_instance *scaler;                                              /* precision instance with loss_scale, or null */
+  gboolean unscales;                                                  /* step.unscale calls the scaler */
   ordo_instance *op_policy;
 };
 
@@ -250,6 +254,15 @@ ordo_status ordo_plugin_known_status(ordo_status status);
 ordo_status ordo_session_plugin_status(ordo_session *session, const ordo_plugin_use *plugin, ordo_status status, size_t before);
 ordo_status ordo_session_embedder_status(ordo_session *session, const char *callback, ordo_status status, size_t before);
 gsize ordo_session_this_thread(void);
+/* The refusal of a null pointer in a public call; without a session there is nobody to record it. */
+ordo_status ordo_session_null(ordo_session *session, const char *call, const char *argument);
+
+/* For the first line of a public call. */
+#define ORDO_NEED(SESSION, POINTER, CALL)                \
+  do {                                                   \
+    if (G_UNLIKELY(!(SESSION) || !(POINTER)))            \
+      return ordo_session_null(SESSION, CALL, #POINTER); \
+  } while (0)
 
 /* A public call begins: forgets old records unless it is nested in another one. */
 ORDO_INLINE void ordo_session_enter(ordo_session *session)
@@ -337,10 +350,11 @@ ordo_status ordo_accumulate_check_sync(ordo_session *session, const ordo_model_s
 ordo_status ordo_accumulate_check_micro(ordo_session *session);
 
 /* losses.c */
-enum { ORDO_MAX_LOSSES = 64 };
 /* `base`: the loss factor without a scale. */
 ordo_status ordo_losses_begin(ordo_session *session, double base);
 ordo_status ordo_losses_select(ordo_session *session, uint32_t loss_id);
+/* A micro-batch of the selected loss begins. */
+void ordo_losses_run(ordo_session *session);
 /* step.overflow_vote */
 ordo_status ordo_losses_vote(ordo_session *session);
 
@@ -383,6 +397,12 @@ void ordo_plugins_unload(ordo_session *session);
 const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self);
 /* The precision plugin of a model that packs what is gathered, null if there is none. */
 const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **self);
+
+/* tables.c */
+/* The table has a function for each declared step and event, and none that nothing declares. */
+ordo_status ordo_tables_check(const ordo_plugin_use *plugin, const ordo_decl *decl);
+/* E-PLUGIN-TABLE. */
+ordo_status ordo_tables_refuse(const ordo_plugin_use *plugin, const char *what, const char *why);
 
 /* job.c */
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis);

@@ -268,6 +268,9 @@ static ordo_status open_leaf(ordo_session *session, const char *call, const ordo
 ordo_status ordo_session_export_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
 {
   ordo_leaf_record *record = NULL;
+  ORDO_NEED(session, leaf, "ordo_session_export_chunk");
+  ORDO_NEED(session, chunk, "ordo_session_export_chunk");
+  ORDO_NEED(session, dst, "ordo_session_export_chunk");
   ordo_session_enter(session);
   ordo_status status = open_leaf(session, "ordo_session_export_chunk", leaf, slot, &record);
   return ordo_session_leave(session, status == ORDO_OK ? move_chunk(record, chunk, slot, dst, TRUE) : status);
@@ -276,6 +279,9 @@ ordo_status ordo_session_export_chunk(ordo_session *session, const ordo_leaf *le
 ordo_status ordo_session_import_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
 {
   ordo_leaf_record *record = NULL;
+  ORDO_NEED(session, leaf, "ordo_session_import_chunk");
+  ORDO_NEED(session, chunk, "ordo_session_import_chunk");
+  ORDO_NEED(session, src, "ordo_session_import_chunk");
   ordo_session_enter(session);
   ordo_status status = open_leaf(session, "ordo_session_import_chunk", leaf, slot, &record);
   if (status == ORDO_OK)
@@ -361,6 +367,7 @@ ordo_status ordo_session_export_param(ordo_session *session, const ordo_param *p
 {
   ordo_model_state *model = NULL;
   int32_t found = 0;
+  ORDO_NEED(session, param, "ordo_session_export_param");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_export_param", param, &model);
   if (status != ORDO_OK)
@@ -388,6 +395,8 @@ ordo_status ordo_session_import_param(ordo_session *session, const ordo_param *p
 {
   ordo_model_state *model = NULL;
   int32_t found = 0;
+  ORDO_NEED(session, param, "ordo_session_import_param");
+  ORDO_NEED(session, src, "ordo_session_import_param");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_import_param", param, &model);
   if (status == ORDO_OK)
@@ -415,6 +424,8 @@ ordo_status ordo_session_export_updates(ordo_session *session, const ordo_param 
 {
   ordo_model_state *model = NULL;
   int64_t most = 0;
+  ORDO_NEED(session, param, "ordo_session_export_updates");
+  ORDO_NEED(session, updates, "ordo_session_export_updates");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_export_updates", param, &model);
   if (status == ORDO_OK && !(model->optimizer && ORDO_CAN(model->optimizer, ordo_optimizer, updates)))
@@ -435,6 +446,7 @@ ordo_status ordo_session_export_updates(ordo_session *session, const ordo_param 
 ordo_status ordo_session_import_updates(ordo_session *session, const ordo_param *param, int64_t updates)
 {
   ordo_model_state *model = NULL;
+  ORDO_NEED(session, param, "ordo_session_import_updates");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_import_updates", param, &model);
   if (status == ORDO_OK && !(model->optimizer && ORDO_CAN(model->optimizer, ordo_optimizer, restore)))
