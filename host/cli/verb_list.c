@@ -59,6 +59,8 @@ static void print_row(const ordo_cli *cli, const ordo_plugin_info *info, int id_
   printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width,
          info->version ? info->version : "-", cli_style(cli->colour_out, colour), state_name(info->state),
          cli_style(cli->colour_out, "off"), text);
+  if (info->state == ORDO_PLUGIN_USABLE && info->aliases && *info->aliases)
+    printf("%-*s  also called: %s\n", id_width, "", info->aliases);
   if (info->state != ORDO_PLUGIN_USABLE)
     printf("%-*s  %s (%s)%s\n", id_width, "", info->path ? info->path : "-", info->source ? info->source : "-",
            full && strcmp(text, full) ? "; all of it: ordo inspect FILE" : "");

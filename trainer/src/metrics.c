@@ -126,6 +126,8 @@ static void print_line(const ordo_metrics *metrics, const ordo_step_outcome *o, 
     g_string_append_printf(line, "  mfu %.1f%%", 100.0 * mfu);
   g_string_append_printf(line, "  comm %.1f%%  rss %.0f MiB%s", 100.0 * o->result.comm_seconds / seconds,
                          (double)ordo_metrics_resident() / 1048576.0, o->result.skipped ? "  skipped" : "");
+  if (o->result.loss_scale != 1.0)
+    g_string_append_printf(line, "  scale %g", o->result.loss_scale);
   g_string_append(line, metrics->bar ? "\x1b[K" : "\n");
   fputs(line->str, stdout);
   fflush(stdout);
