@@ -302,6 +302,24 @@ GPtrArray *ordo_expression_parse(const char *text, uint32_t kind, ordo_registry 
   return reader.failed ? NULL : g_steal_pointer(&choices);
 }
 
+char *ordo_choice_resolved(const ordo_choice *choice)
+{
+  const ordo_manifest *manifest = choice->found->manifest;
+  const char *positional = manifest->positional && *manifest->positional ? ordo_choice_option((gpointer)choice, manifest->positional) : NULL;
+  GString *text = g_string_new(manifest->id);
+  if (positional)
+    g_string_append_printf(text, ":%s", positional);
+  for (guint i = 0; manifest->options && i < manifest->options->len; i++) {
+    const ordo_option_schema *schema = g_ptr_array_index(manifest->options, i);
+    const char *value = ordo_choice_option((gpointer)choice, schema->key);
+    g_autofree char *why = NULL;
+    g_autofree char *otherwise = schema->default_text && *schema->default_text ? ordo_option_normalise(schema, schema->default_text, &why) : NULL;
+    if (value && g_strcmp0(value, otherwise) != 0 && !(positional && strcmp(schema->key, manifest->positional) == 0))
+      g_string_append_printf(text, ":%s=%s", schema->key, value);
+  }
+  return g_string_free(text, FALSE);
+}
+
 const char *ordo_choice_option(gpointer user, const char *key)
 {
   const ordo_choice *choice = user;

@@ -106,8 +106,12 @@ static GPtrArray *names_of(const ordo_registry *registry, uint32_t kind)
       continue;
     g_ptr_array_add(names, (gpointer)probe->found.info.id);
     const GPtrArray *aliases = probe->found.manifest->aliases;
-    for (guint j = 0; aliases && j < aliases->len; j++)
-      g_ptr_array_add(names, ((ordo_alias *)g_ptr_array_index(aliases, j))->name);
+    for (guint j = 0; aliases && j < aliases->len; j++) {
+      char *name = ((ordo_alias *)g_ptr_array_index(aliases, j))->name;
+      g_autoptr(GPtrArray) owners = usable_by_alias(registry, name, kind);
+      if (owners->len == 1 && !usable_by_id(registry, name)) /* an alias of two means neither, and an id comes before it */
+        g_ptr_array_add(names, name);
+    }
   }
   g_ptr_array_sort(names, compare_names);
   g_ptr_array_add(names, NULL);
@@ -115,21 +119,19 @@ static GPtrArray *names_of(const ordo_registry *registry, uint32_t kind)
 }
 
 /* "apex_amp, bf16-mixed (apex_amp:opt_level=O4)": a name that says what it does is what people look for. */
-static char *available(const ordo_registry *registry, const GPtrArray *names)
+static char *available(const ordo_registry *registry, uint32_t kind, const GPtrArray *names)
 {
   GString *list = g_string_new(NULL);
   for (guint i = 0; i + 1 < names->len; i++) {
     const char *name = g_ptr_array_index(names, i);
     g_string_append_printf(list, "%s%s", i ? ", " : "", name);
-    for (guint p = 0; p < registry->probes->len && !usable_by_id(registry, name); p++) { /* an id comes before an alias */
-      const ordo_probe *probe = g_ptr_array_index(registry->probes, p);
-      const ordo_alias *alias = probe->found.info.state == ORDO_PLUGIN_USABLE ? alias_named(probe, name) : NULL;
-      if (!alias)
-        continue;
-      gboolean preset = alias->preset && *alias->preset;
-      g_string_append_printf(list, " (%s%s%s)", probe->found.info.id, preset ? ":" : "", preset ? alias->preset : "");
-      break;
-    }
+    if (usable_by_id(registry, name))
+      continue;
+    g_autoptr(GPtrArray) owners = usable_by_alias(registry, name, kind);
+    const ordo_probe *owner = g_ptr_array_index(owners, 0);
+    const char *preset = alias_named(owner, name)->preset;
+    gboolean presets = preset && *preset;
+    g_string_append_printf(list, " (%s%s%s)", owner->found.info.id, presets ? ":" : "", presets ? preset : "");
   }
   return g_string_free(list, FALSE);
 }
@@ -137,7 +139,7 @@ static char *available(const ordo_registry *registry, const GPtrArray *names)
 static ordo_status push_unknown(const ordo_registry *registry, const char *name, uint32_t kind, ordo_errors *errors)
 {
   g_autoptr(GPtrArray) candidates = names_of(registry, kind);
-  g_autofree char *list = available(registry, candidates);
+  g_autofree char *list = available(registry, kind, candidates);
   const char *nearest = ordo_nearest_name(name, (const char *const *)candidates->pdata);
   g_autofree char *why = *list ? g_strdup_printf("available: %s", list) : g_strdup_printf("no usable %s was found", ordo_kind_name(kind));
   g_autofree char *next = nearest ? g_strdup_printf("did you mean '%s'? All plugins: ordo list", nearest)
