@@ -40,13 +40,14 @@ static ordo_status give_up(amp *self, uint32_t loss_id, double used)
   const char *cause = floor_holds   ? "it is the lowest that min_loss_scale allows"
                       : used <= 1.0 ? "a scale that low enlarges nothing, so the loss or the gradients themselves are infinite or NaN"
                                     : "lowering it did not help";
-  return amp_fail(self->job, ORDO_E_INVARIANT,
-                  floor_holds   ? "lower min_loss_scale, look at the data and the learning rate, or use bf16 (O4, O5), which does not overflow"
-                  : used <= 1.0 ? "lower the learning rate, look at the data, or use bf16 (O4, O5), which has the range of fp32; in fp32 (O0) "
-                                  "see whether the loss is finite at all"
-                                : "use a smaller backoff_factor, lower the learning rate, look at the data, or use bf16 (O4, O5)",
-                  "the gradients of loss %u overflowed in %lld steps in a row, the last of them at loss scale %g; %s: training does not go on",
-                  loss_id, (long long)scaler->skipped, used, cause);
+  return amp_fail(
+      self->job, ORDO_E_INVARIANT,
+      floor_holds   ? "lower min_loss_scale, look at the data and the learning rate, or use bf16 (O4, O5), which does not overflow"
+      : used <= 1.0 ? "lower the learning rate, look at the data, or use bf16 (O4, O5), which has the range of fp32; in fp32 (O0) "
+                      "see whether the loss is finite at all"
+                    : "use a smaller backoff_factor, lower the learning rate, look at the data, or use bf16 (O4, O5)",
+      "the gradients of loss %u overflowed in %lld steps in a row, the last of them at loss scale %g; %s: training does not go on", loss_id,
+      (long long)scaler->skipped, used, cause);
 }
 
 /* Every step and not only when it changes: a line of a log has to say the scale without those before it. `used`: of this step. */

@@ -93,8 +93,8 @@ static int check_range(const char *name, double value, amp_problem *problem)
   if (isnan(value) || (value >= AMP_SCALE_LEAST && value <= AMP_SCALE_MOST))
     return 0;
   return refuse(problem, "a power of two between 1 and 2^24 is usual",
-                "%s=%g is outside of 2^-100 .. 2^126 (7.9e-31 .. 8.5e37): the scale and its inverse have to be fp32 numbers other than 0", name,
-                value);
+                "%s=%g is outside of 2^-100 .. 2^126 (7.9e-31 .. 8.5e37): the scale and its inverse have to be fp32 numbers other than 0",
+                name, value);
 }
 
 /* Reads loss_scale: 1 if dynamic, 0 with a number in *scale, -1 with *problem. */
@@ -144,8 +144,8 @@ static int check_backoff(double backoff, double first, amp_problem *problem)
                   "backoff_factor=%g is above %.3f: the scale would need more than %d overflows to come from %g down to 1", backoff, most,
                   AMP_DESCENT, first);
   if (backoff < 0x1p-16)
-    return refuse(problem, "the default is 0.5", "backoff_factor=%g is below 2^-16: one overflow would leave gradients that fp16 rounds to 0",
-                  backoff);
+    return refuse(problem, "the default is 0.5",
+                  "backoff_factor=%g is below 2^-16: one overflow would leave gradients that fp16 rounds to 0", backoff);
   return 0;
 }
 

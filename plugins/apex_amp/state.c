@@ -54,14 +54,17 @@ static ordo_status check_loss(const amp *self, uint32_t index, const state_loss 
   const int counts = loss->counter >= 0 && loss->counter <= MOST_STEPS && loss->stuck >= 0 && loss->stuck <= MOST_STEPS;
   if (!counts || !isfinite(loss->scale) || loss->scale < AMP_SCALE_LEAST || loss->scale > AMP_SCALE_MOST)
     return amp_fail(self->job, ORDO_E_INVALID, "take another checkpoint",
-                    "the state of apex_amp is damaged: loss %u has scale %g after %" PRId64 " clean steps and %" PRId64 " overflows without help",
+                    "the state of apex_amp is damaged: loss %u has scale %g after %" PRId64 " clean steps and %" PRId64
+                    " overflows without help",
                     index, loss->scale, loss->counter, loss->stuck);
   if (scaler->dynamic && loss->scale > scaler->max)
     return amp_fail(self->job, ORDO_E_INVALID, "resume with the max_loss_scale and the scaler of the run that was saved",
-                    "the state has loss scale %g for loss %u, which is above max_loss_scale=%g of this run", loss->scale, index, scaler->max);
+                    "the state has loss scale %g for loss %u, which is above max_loss_scale=%g of this run", loss->scale, index,
+                    scaler->max);
   if (scaler->dynamic && loss->scale < scaler->min)
     return amp_fail(self->job, ORDO_E_INVALID, "resume with the min_loss_scale of the run that was saved",
-                    "the state has loss scale %g for loss %u, which is below min_loss_scale=%g of this run", loss->scale, index, scaler->min);
+                    "the state has loss scale %g for loss %u, which is below min_loss_scale=%g of this run", loss->scale, index,
+                    scaler->min);
   return ORDO_OK;
 }
 

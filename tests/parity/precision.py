@@ -188,6 +188,10 @@ for strategy, ranks in (("none", 1), ("fsdp2", 2)):
 _, done = train("none", "apex_amp:O2", 1, train_steps=60, optim_lr=1000)
 check(done.returncode not in (0, 124) and "lower min_loss_scale" not in done.stderr and "learning rate" in done.stderr
       and ("weights are NaN" in done.stderr or "enlarges nothing" in done.stderr), f"loss NaN for ever: {done.returncode} {done.stderr}")
+# short of patience a run ends, and says that it has done nothing
+output, done = train("none", "apex_amp:O1:init_scale=16777216", 1, train_steps=3, log_progress="plain")
+check(done.returncode == 0 and "3 of 3 steps were skipped" in done.stdout and "nothing was trained" in done.stdout
+      and json.load(open(f"{output}/summary.json"))["skipped_steps"] == 3, f"all skipped: {done.returncode} {done.stdout} {done.stderr}")
 # a static scale that overflows is the first suspect
 _, done = train("ddp", "apex_amp:O2:loss_scale=1e9", 2)
 check(done.returncode not in (0, 124) and "E-STEP-NONFINITE" in done.stderr and "'apex_amp' has multiplied the loss by 1e+09" in done.stderr

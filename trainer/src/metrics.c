@@ -142,6 +142,7 @@ ordo_status ordo_metrics_step(ordo_metrics *metrics, const ordo_step_outcome *ou
   metrics->seconds += seconds;
   metrics->comm_seconds += outcome->result.comm_seconds;
   metrics->tokens += metrics->tokens_per_step;
+  metrics->skipped += outcome->result.skipped != 0;
   metrics->last_loss = outcome->loss;
   if (outcome->result.step > 1) {
     metrics->average = DECAY * metrics->average + (1.0 - DECAY) * rate;

@@ -105,8 +105,8 @@ static gboolean contradicts_alias(ordo_reader *reader, const ordo_choice *choice
   if (!reader->preset_keys || !g_hash_table_contains(reader->preset_keys, key) || g_strcmp0(preset, value) == 0)
     return FALSE;
   g_autofree char *why = g_strdup_printf("'%s' means %s:%s", reader->alias, id, reader->preset);
-  g_autofree char *next = g_strdup_printf("leave %s=%s out, or write '%s' with the options that you mean instead of '%s'", key, value, id,
-                                          reader->alias);
+  g_autofree char *next =
+      g_strdup_printf("leave %s=%s out, or write '%s' with the options that you mean instead of '%s'", key, value, id, reader->alias);
   complain(reader, "E-OPTION-VALUE", choice->written, why, next, "option '%s' cannot be '%s' where '%s' sets it to '%s'", key, value,
            reader->alias, preset);
   return TRUE;
@@ -165,7 +165,8 @@ static void read_item(ordo_reader *reader, ordo_choice *choice, GHashTable *seen
                                 ? g_strdup_printf("write %s=VALUE", item)
                                 : g_strdup_printf("write key=value; all options: ordo inspect %s", manifest->id);
     complain(reader, "E-OPTION-UNKNOWN", choice->written,
-             manifest->positional && *manifest->positional ? "it is the name of an option, and its value is missing" : "it has no positional option",
+             manifest->positional && *manifest->positional ? "it is the name of an option, and its value is missing"
+                                                           : "it has no positional option",
              next, "plugin '%s' does not take the bare word '%s'", manifest->id, item);
   }
 }
@@ -305,7 +306,8 @@ GPtrArray *ordo_expression_parse(const char *text, uint32_t kind, ordo_registry 
 char *ordo_choice_resolved(const ordo_choice *choice)
 {
   const ordo_manifest *manifest = choice->found->manifest;
-  const char *positional = manifest->positional && *manifest->positional ? ordo_choice_option((gpointer)choice, manifest->positional) : NULL;
+  const char *positional =
+      manifest->positional && *manifest->positional ? ordo_choice_option((gpointer)choice, manifest->positional) : NULL;
   GString *text = g_string_new(manifest->id);
   if (positional)
     g_string_append_printf(text, ":%s", positional);
@@ -313,7 +315,8 @@ char *ordo_choice_resolved(const ordo_choice *choice)
     const ordo_option_schema *schema = g_ptr_array_index(manifest->options, i);
     const char *value = ordo_choice_option((gpointer)choice, schema->key);
     g_autofree char *why = NULL;
-    g_autofree char *otherwise = schema->default_text && *schema->default_text ? ordo_option_normalise(schema, schema->default_text, &why) : NULL;
+    g_autofree char *otherwise =
+        schema->default_text && *schema->default_text ? ordo_option_normalise(schema, schema->default_text, &why) : NULL;
     if (value && g_strcmp0(value, otherwise) != 0 && !(positional && strcmp(schema->key, manifest->positional) == 0))
       g_string_append_printf(text, ":%s=%s", schema->key, value);
   }

@@ -151,7 +151,8 @@ static void a_bare_word_sets_the_positional_option(void **state)
   assert_option(preset, 0, "opt_level", "O2");
   g_autoptr(GPtrArray) written = parse(p, "amp2:O2:loss_scale=8", P);
   assert_option(written, 0, "opt_level", "O2");
-  g_autofree char *resolved = ordo_choice_resolved(g_ptr_array_index(written, 0)), *level = ordo_choice_resolved(g_ptr_array_index(preset, 0));
+  g_autofree char *resolved = ordo_choice_resolved(g_ptr_array_index(written, 0)),
+                  *level = ordo_choice_resolved(g_ptr_array_index(preset, 0));
   assert_string_equal(resolved, "apex_amp:O2:loss_scale=8");
   assert_string_equal(level, "apex_amp:O2");
 }
