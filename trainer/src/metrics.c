@@ -131,6 +131,8 @@ static void print_line(const ordo_metrics *metrics, const ordo_step_outcome *o, 
     g_string_append_printf(line, "  mfu %.1f%%", 100.0 * mfu);
   g_string_append_printf(line, "  comm %.1f%%  rss %.0f MiB%s", 100.0 * o->result.comm_seconds / seconds,
                          (double)ordo_metrics_resident() / 1048576.0, o->result.skipped ? "  skipped" : "");
+  if (o->result.loss_scale != 1.0)
+    g_string_append_printf(line, "  scale %g", o->result.loss_scale);
   g_string_append(line, metrics->bar ? "\x1b[K" : "\n");
   fputs(line->str, stdout);
   fflush(stdout);
@@ -145,6 +147,7 @@ ordo_status ordo_metrics_step(ordo_metrics *metrics, const ordo_step_outcome *ou
   metrics->seconds += seconds;
   metrics->comm_seconds += outcome->result.comm_seconds;
   metrics->tokens += metrics->tokens_per_step;
+  metrics->skipped += outcome->result.skipped != 0;
   metrics->last_loss = outcome->loss;
   if (outcome->result.step > 1) {
     metrics->average = DECAY * metrics->average + (1.0 - DECAY) * rate;

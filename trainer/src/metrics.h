@@ -25,6 +25,7 @@ typedef struct ordo_metrics {
   double seconds; /* of all steps */
   double comm_seconds;
   double tokens;
+  int64_t skipped; /* steps without an update */
   double last_loss;
 } ordo_metrics;
 
