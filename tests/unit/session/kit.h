@@ -28,6 +28,7 @@ typedef struct fake {
   gboolean only_sum;     /* reduce sums and leaves the division to the host */
   gboolean veto;         /* should_commit says no */
   gboolean masters;      /* wrap_optimizer makes masters */
+  gboolean keeps_masters; /* masters_to_model copies nothing */
   gboolean fp16, bf16;   /* op_dtype(matmul) */
   ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
   uint32_t convert_flags;
