@@ -44,7 +44,8 @@ typedef struct sharding_options {
   int sync_each;           /* reduce in every micro-batch into the shard instead of accumulating whole gradients (no_sync) */
   int replicated;          /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
   ordo_dtype param_dtype;  /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */
-  ordo_dtype reduce_dtype; /* what travels in reductions, and the type of no_sync accumulation */
+  ordo_dtype reduce_dtype; /* what travels in reductions of fp32 gradients, and the type of their no_sync accumulation */
+  ordo_dtype low_reduce_dtype; /* the same of 16-bit gradients: their own type (also said by 0) or fp32 */
   double predivide;        /* fp16 sums: divided down to the mean of the ranks over this before, and by it after; 0: by the rule of sqrt */
   int poison;
   double divide_ratio; /* gradients are divided by divide_factor times this; 0: 1 */

@@ -29,6 +29,7 @@ typedef struct fake {
   gboolean veto;         /* should_commit says no */
   gboolean masters;      /* wrap_optimizer makes masters */
   gboolean keeps_masters; /* masters_to_model copies nothing */
+  gboolean no_copy;       /* the table lacks masters_to_model */
   gboolean fp16, bf16;   /* op_dtype(matmul) */
   ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
   uint32_t convert_flags;

@@ -498,13 +498,14 @@ static const ordo_precision full_precision = {.struct_size = sizeof full_precisi
                                               .update_scale = fake_update_scale,
                                               .masters_to_model = fake_masters_to_model};
 
+static ordo_precision short_precision;
 static ordo_strategy short_strategy; /* full_strategy without what the test took away */
 
 static const void *get_extension(const char *id)
 {
   if (!g_strcmp0(id, ORDO_STRATEGY_EXTENSION))
     return &short_strategy;
-  return !g_strcmp0(id, ORDO_PRECISION_EXTENSION) ? &full_precision : NULL;
+  return !g_strcmp0(id, ORDO_PRECISION_EXTENSION) ? &short_precision : NULL;
 }
 
 static ordo_status fake_init(const ordo_host *host)
@@ -536,6 +537,9 @@ static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t fl
   if (!find_fake(found->manifest->id)) /* a comm hook in a real file */
     return ordo_loader_open(found, flags, errors, result);
   short_strategy = full_strategy;
+  short_precision = full_precision;
+  if (find_fake(found->manifest->id)->no_copy)
+    short_precision.masters_to_model = NULL;
   if (find_fake(found->manifest->id)->without & (1u << ORDO_STEP_WRAP))
     short_strategy.wrap = NULL;
   if (find_fake(found->manifest->id)->no_reduce)
