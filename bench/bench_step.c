@@ -7,8 +7,8 @@
  *   bench_step [--precision P] --serve                      one step per input line, answers with its seconds (for peer_torch.py)
  *
  * With a precision other than fp32 an fp32 step runs before each step, and what is between the two is their ratio; the conversions of a
- * step are timed in runs of their own. A kernel that rounds as it goes counts with what the rounding adds to it. A limit that is printed and
- * not met is exit code 1.
+ * step are timed in runs of their own. A kernel that rounds as it goes counts with what the rounding adds to it. A limit that is printed
+ * and not met is exit code 1.
  *
  * It refuses to report on a generic OpenBLAS kernel: the ratio would look good and mean nothing.
  */
@@ -334,8 +334,8 @@ static int print_precision(struct bench *b, double *series[N_SERIES], size_t rou
     snprintf(step_limit, sizeof step_limit, " (limit %.2f)", STEP_LIMIT);
     snprintf(conversions_limit, sizeof conversions_limit, " (limit %.0f%%)", 100.0 * CONVERSIONS_LIMIT);
   }
-  printf("precision       %s: %.3f x the fp32 step%s of %.1f ms (median of %zu neighbouring pairs)\n", b->precision->name, ratio, step_limit,
-         median(series[FP32_STEP], rounds) * 1e3, rounds);
+  printf("precision       %s: %.3f x the fp32 step%s of %.1f ms (median of %zu neighbouring pairs)\n", b->precision->name, ratio,
+         step_limit, median(series[FP32_STEP], rounds) * 1e3, rounds);
   printf("conversions     %.1f ms, %.1f%% of the step%s\n", seconds * 1e3, 100.0 * seconds / step, conversions_limit);
   printf("model           weights and gradients %.1f MiB, work space %.1f MiB\n", (double)b->stored_bytes / 1048576.0,
          (double)llama_work_bytes(b->model) / 1048576.0);
@@ -345,8 +345,7 @@ static int print_precision(struct bench *b, double *series[N_SERIES], size_t rou
   return !limited || (ratio <= STEP_LIMIT && seconds <= CONVERSIONS_LIMIT * step);
 }
 
-static int report(struct bench *b, struct bench *fp32, const struct blas_core_report *core, size_t rounds, int profile,
-                  int is_reference)
+static int report(struct bench *b, struct bench *fp32, const struct blas_core_report *core, size_t rounds, int profile, int is_reference)
 {
   const struct llama_config *config = llama_get_config(b->model);
   double *series[N_SERIES], *memory = calloc(rounds * N_SERIES, sizeof *memory);

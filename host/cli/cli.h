@@ -26,7 +26,7 @@ typedef struct cli_verb {
   const char *arguments; /* "NAME|FILE [--json]" */
   const char *summary;
   int (*run)(ordo_cli *cli, int argc, char **argv); /* argv[0] is the verb; null: a program of its own (launch.c) */
-  const char *note; /* a sentence below the options, or null */
+  const char *note;                                 /* a sentence below the options, or null */
 } cli_verb;
 
 /* What planning does not look at. */

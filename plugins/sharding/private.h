@@ -90,11 +90,11 @@ struct sharding {
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  ordo_dtype reduction_dtype; /* what travels in it */
-  int reduction_adds;         /* it goes to spare_shard and is added */
-  uint16_t *low_result;       /* a reduction in reduce_dtype arrives here, to be widened */
+  ordo_dtype reduction_dtype;   /* what travels in it */
+  int reduction_adds;           /* it goes to spare_shard and is added */
+  uint16_t *low_result;         /* a reduction in reduce_dtype arrives here, to be widened */
   float *wide_send, *wide_recv; /* 16-bit gradients in fp32, whole and this rank's part (wide.c); null: none are widened */
-  void *sum;                  /* the sum of a whole group arrives here, if it is not scattered */
+  void *sum;                    /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;

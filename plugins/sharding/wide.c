@@ -1,8 +1,8 @@
 /* wide.c - gradients of 16 bits that are summed in fp32 (reduce_dtype=f32).
  *
  * A precision plugin that converts the model gives its gradients 16 bits, and by themselves they travel so: half the bytes, and each
- * addition of a sum over ranks may be rounded. Here they are widened before the sum, twice the bytes travel, and what the shard keeps, which
- * is of 16 bits like its leaf's gradient, is rounded once. Reductions of several micro-batches add up in fp32 as well.
+ * addition of a sum over ranks may be rounded. Here they are widened before the sum, twice the bytes travel, and what the shard keeps,
+ * which is of 16 bits like its leaf's gradient, is rounded once. Reductions of several micro-batches add up in fp32 as well.
  *
  * Guarded against: an option that has no effect. Another type of 16 bits than the gradient's own is refused by name.
  */
@@ -18,9 +18,10 @@ ordo_status sharding_wide_check(const ordo_job *job, const sharding_options *opt
     trainable |= spec->pieces[i].trainable != 0;
   if (!trainable || !sharding_is_low(spec->grad_dtype) || wanted == 0 || wanted == ORDO_F32 || wanted == spec->grad_dtype)
     return ORDO_OK;
-  return sharding_fail(job, ORDO_E_INVALID, "leave reduce_dtype out for the type of the gradients, or set f32",
-                       "reduce_dtype=%s, but the precision plugin gives '%s' gradients of %s: one type of 16 bits is not converted into another",
-                       sharding_dtype_name(wanted), spec->name, sharding_dtype_name(spec->grad_dtype));
+  return sharding_fail(
+      job, ORDO_E_INVALID, "leave reduce_dtype out for the type of the gradients, or set f32",
+      "reduce_dtype=%s, but the precision plugin gives '%s' gradients of %s: one type of 16 bits is not converted into another",
+      sharding_dtype_name(wanted), spec->name, sharding_dtype_name(spec->grad_dtype));
 }
 
 /* Room for the largest group that is widened, whole and its shard. Collective. */

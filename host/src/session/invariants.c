@@ -453,8 +453,9 @@ ordo_status ordo_invariants_copied(ordo_session *session, ordo_model_state *mode
   model->copy_seen = seen[0] != 0;
   if (status != ORDO_OK || seen[0] || !seen[1])
     return status;
-  why = g_strdup_printf("the optimizer has moved the masters of plugin '%s', and no weight that the model computes with followed on any rank",
-                        copier(model)->plugin->id);
+  why =
+      g_strdup_printf("the optimizer has moved the masters of plugin '%s', and no weight that the model computes with followed on any rank",
+                      copier(model)->plugin->id);
   return violated(session, "E-INVARIANT-NOTHING-CHANGED", copier(model)->plugin->id, why,
                   "its masters_to_model must write every leaf from leaf->master: report it to the plugin's author",
                   "the first optimizer step changed no weight of the model: training would silently do nothing");

@@ -22,8 +22,8 @@ static double norm_of(const char *precision, const char *strategy, int n_micro, 
 /* The other member has added its share to the gradient of both, and that is what counts: in each micro-batch, with and without no_sync. */
 static void the_gradient_of_half_a_tie_group_is_not_dropped(void **state)
 {
-  static const char *const strategies[] = {"fsdp1", "fsdp2", "fsdp1:no_sync=false", "fsdp2:no_sync=false",
-                                           "fsdp1:sharding_strategy=NO_SHARD", "fsdp1:use_orig_params=false"};
+  static const char *const strategies[] = {
+      "fsdp1", "fsdp2", "fsdp1:no_sync=false", "fsdp2:no_sync=false", "fsdp1:sharding_strategy=NO_SHARD", "fsdp1:use_orig_params=false"};
   static const struct {
     const char *precision;
     double tolerance; /* roundings of 16-bit gradients before the sum: half a unit of the last place each */

@@ -142,8 +142,7 @@ static void a_manifest_that_contradicts_itself_is_refused(void **state)
   place *p = *state;
   add(p->a, "joint", "joint", "1.0.0", "flags=requires_joint_prepare\nsteps=strategy.wrap\n");
   g_free(write_plugin(p->a, "amp", "amp", "precision", "1.0.0", "flags=wraps_optimizer\nsteps=precision.convert_model\n"));
-  add(p->a, "some", "some", "1.0.0",
-      "option=way|enum|a|a,b|which\nflags[way=a]=requires_joint_prepare\nsteps=strategy.wrap\n");
+  add(p->a, "some", "some", "1.0.0", "option=way|enum|a|a,b|which\nflags[way=a]=requires_joint_prepare\nsteps=strategy.wrap\n");
   add(p->a, "good", "good", "1.0.0", "steps=strategy.wrap\n");
   scan(p);
   assert_state(p, "a/joint.so", ORDO_PLUGIN_REFUSED, "requires_joint_prepare");

@@ -15,23 +15,23 @@
 
 typedef struct fake {
   const char *id;
-  const char *fail_in;   /* member that returns an error: "wrap", "create", "reduce" ... */
-  gboolean silent;       /* without calling host->fail */
-  gboolean lose_rank;    /* ... with ORDO_E_PEER_LOST */
-  gboolean flat;         /* wrap / prepare_joint replace all leaves by one flat shard per axis */
-  gboolean drop_link;    /* ... and forget one old leaf */
-  gboolean tear_tie;     /* ... and give two tied parameters a leaf each */
-  gboolean twice;        /* ... and do it a second time */
-  gboolean outside;      /* replace_leaves from step_begin */
-  gboolean forget;       /* reduce marks nothing */
-  gboolean reduce_twice; /* reduce marks everything twice */
-  gboolean only_sum;     /* reduce sums and leaves the division to the host */
-  gboolean veto;         /* should_commit says no */
-  gboolean masters;      /* wrap_optimizer makes masters */
+  const char *fail_in;    /* member that returns an error: "wrap", "create", "reduce" ... */
+  gboolean silent;        /* without calling host->fail */
+  gboolean lose_rank;     /* ... with ORDO_E_PEER_LOST */
+  gboolean flat;          /* wrap / prepare_joint replace all leaves by one flat shard per axis */
+  gboolean drop_link;     /* ... and forget one old leaf */
+  gboolean tear_tie;      /* ... and give two tied parameters a leaf each */
+  gboolean twice;         /* ... and do it a second time */
+  gboolean outside;       /* replace_leaves from step_begin */
+  gboolean forget;        /* reduce marks nothing */
+  gboolean reduce_twice;  /* reduce marks everything twice */
+  gboolean only_sum;      /* reduce sums and leaves the division to the host */
+  gboolean veto;          /* should_commit says no */
+  gboolean masters;       /* wrap_optimizer makes masters */
   gboolean keeps_masters; /* masters_to_model copies nothing */
   gboolean no_copy;       /* the table lacks masters_to_model */
-  gboolean fp16, bf16;   /* op_dtype(matmul) */
-  ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
+  gboolean fp16, bf16;    /* op_dtype(matmul) */
+  ordo_dtype converts;    /* convert_model casts every parameter to it, 0: none */
   uint32_t convert_flags;
   ordo_status (*injects)(void *ctx, const ordo_job *job); /* model.inject calls it */
   void *injects_ctx;

@@ -203,7 +203,8 @@ static double dumped_norm(fixture *f, const char *precision, const char *name)
 /* Gradients in a file are those of the loss, whatever it was multiplied by; roundings of fp16 products are far below a hundredth. */
 static void dumped_gradients_have_no_loss_scale(void **state)
 {
-  static const char *const precisions[] = {"apex_amp:O1:loss_scale=1024", "apex_amp:O2:loss_scale=1024", "apex_amp:O2:loss_scale=16", "apex_amp:O5"};
+  static const char *const precisions[] = {"apex_amp:O1:loss_scale=1024", "apex_amp:O2:loss_scale=1024", "apex_amp:O2:loss_scale=16",
+                                           "apex_amp:O5"};
   fixture *f = *state;
   const double right = dumped_norm(f, NULL, "g0.safetensors");
   assert_true(right > 0.0);
