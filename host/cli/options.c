@@ -157,6 +157,7 @@ gboolean cli_parse(ordo_cli *cli, const char *verb, const GOptionEntry *entries,
   original = g_strdupv(args);
   g_option_context_set_help_enabled(parser, FALSE);
   g_option_context_set_summary(parser, self->summary);
+  g_option_context_set_description(parser, self->note);
   if (entries)
     g_option_context_add_main_entries(parser, entries, NULL);
   g_option_context_add_main_entries(parser, globals, NULL);

@@ -92,10 +92,11 @@ struct sharding {
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  ordo_dtype reduction_dtype; /* what travels in it */
-  int reduction_adds;         /* it goes to spare_shard and is added */
-  uint16_t *low_result;       /* a reduction in reduce_dtype arrives here, to be widened */
-  void *sum;                  /* the sum of a whole group arrives here, if it is not scattered */
+  ordo_dtype reduction_dtype;   /* what travels in it */
+  int reduction_adds;           /* it goes to spare_shard and is added */
+  uint16_t *low_result;         /* a reduction in reduce_dtype arrives here, to be widened */
+  float *wide_send, *wide_recv; /* 16-bit gradients in fp32, whole and this rank's part (wide.c); null: none are widened */
+  void *sum;                    /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;
@@ -122,6 +123,12 @@ ORDO_INLINE int sharding_narrows(const sharding *s, const sharding_group *group)
   return group->grad_dtype == ORDO_F32 && s->options.reduce_dtype != ORDO_F32;
 }
 
+/* 16-bit gradients are summed in fp32. */
+ORDO_INLINE int sharding_widens(const sharding *s, const sharding_group *group)
+{
+  return sharding_is_low(group->grad_dtype) && s->options.low_reduce_dtype == ORDO_F32;
+}
+
 /* groups.c */
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);
@@ -138,6 +145,15 @@ void sharding_wire_report(const sharding *s);
 ordo_status sharding_wire_start(sharding *s, sharding_group *group);
 /* Unpacks what has `arrived`, and frees the slot. */
 ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived);
+
+/* wide.c */
+ordo_status sharding_wide_check(const ordo_job *job, const sharding_options *options, const sharding_group_spec *spec);
+ordo_status sharding_wide_reserve(sharding *s);
+void sharding_wide_free(sharding *s);
+/* The collective takes the group's gradient in fp32. */
+void sharding_wide_start(sharding *s, const sharding_group *group, ordo_collective *c);
+/* from[shard_numel] is this rank's part of the sum. */
+void sharding_wide_land(sharding *s, sharding_group *group, const float *from);
 
 /* gather.c */
 ordo_status sharding_start_gather(sharding *s, sharding_group *group, int exact);

@@ -159,6 +159,9 @@ ORDO_EXPORT double ordo_session_loss_factor(const ordo_session *session);
  * (E-STEP-LOSS-DIFFERS). Only a loss under which a micro-batch ran was used by the step. Errors: INVALID (the precision plugin has no such
  * loss), STATE, UNSUPPORTED (a strategy reduces every micro-batch). [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_select_loss(ordo_session *session, uint32_t loss_id);
+/* By how much the loss scale makes gradients larger after reduce_gradients, before step.unscale takes it out: divide by it what is looked
+ * at there. 1 without one. [step] since 0.1 */
+ORDO_EXPORT double ordo_session_loss_scale(const ordo_session *session);
 /* The global weight of the running step. [step] since 0.1 */
 ORDO_EXPORT double ordo_session_step_weight(const ordo_session *session);
 ORDO_EXPORT ordo_status ordo_session_micro_begin(ordo_session *session);                                 /* [step] since 0.1 */

@@ -281,5 +281,7 @@ ordo_status ordo_finish_run(ordo_session *session, gboolean stop_after_divide)
   }
   if (stop_after_divide)
     return status == ORDO_OK ? ORDO_OK : ordo_session_fail(session, status);
+  for (guint m = 0; m < session->models->len && status == ORDO_OK && !session->skip; m++)
+    status = ordo_invariants_copied(session, g_ptr_array_index(session->models, m));
   return end_step(session, status);
 }

@@ -36,7 +36,8 @@ typedef struct ordo_leaf_record {
   uint32_t reduced;       /* bit per mesh axis, this step */
   uint32_t reduced_twice; /* bit per mesh axis: mark_reduced was refused, and the plugin may have kept that to itself */
   double divided_by;      /* product over this step's reductions */
-  guint64 checksum;       /* before the optimizer step, for check 8 */
+  guint64 checksum;       /* before the optimizer step, for check 8: of what the optimizer writes ... */
+  guint64 low_checksum;   /* ... and of the leaf itself, if it has a master */
   gboolean is_master;
 } ordo_leaf_record;
 
@@ -114,9 +115,11 @@ struct ordo_model_state {
   GHashTable *units_by_name, *params_by_name, *ties;
   ordo_optimizer *optimizer; /* null before optimizer.create */
   gint64 optimizer_steps;
-  gboolean change_seen; /* check 8 has been answered */
+  gboolean change_seen; /* check 8 has been answered: for what the optimizer writes ... */
+  gboolean copy_seen;   /* ... and for low-precision weights that follow their masters */
   guint next_unit;      /* lowest unit that may run forward next */
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
+  guint open_ties;      /* tie groups of which some members have their gradient in this micro-batch, and some not */
   gboolean forces_sync; /* some unit's gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
   gboolean full_open;   /* inside a scope of gather_full */
   guint32 full_flags;   /* with which it was opened */
@@ -459,6 +462,8 @@ ordo_status ordo_invariants_reduced(ordo_session *session);
 ordo_status ordo_invariants_drift(ordo_session *session);
 void ordo_invariants_before_update(ordo_model_state *model);
 ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *model);
+/* The same of weights that follow their masters, at the end of the step. Collective. */
+ordo_status ordo_invariants_copied(ordo_session *session, ordo_model_state *model);
 guint64 ordo_checksum(const void *data, size_t bytes);
 /* sum over all data axes, or op over one communicator; sets the ordered flag where the session asks for it. */
 ordo_status ordo_session_reduce(ordo_session *session, const ordo_comm *comm, void *values, int64_t n, ordo_dtype dtype, uint32_t op,

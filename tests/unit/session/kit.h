@@ -29,6 +29,8 @@ typedef struct fake {
   gboolean veto;             /* should_commit says no */
   gboolean masters;          /* wrap_optimizer makes masters */
   gboolean master_of_master; /* ... and one for the first of them */
+  gboolean keeps_masters;    /* masters_to_model copies nothing */
+  gboolean no_copy;          /* the table lacks masters_to_model */
   ordo_status (*wraps)(const ordo_job *job, ordo_optimizer *optimizer); /* wrap_optimizer calls it */
   gboolean fp16, bf16;                                                  /* op_dtype(matmul) */
   ordo_dtype converts;                                                  /* convert_model casts every parameter to it, 0: none */

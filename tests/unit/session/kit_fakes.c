@@ -331,7 +331,17 @@ PLAIN(partition)
 PLAIN(after_setup)
 PLAIN(eval_begin)
 PLAIN(eval_end)
-PLAIN(masters_to_model)
+
+static ordo_status fake_masters_to_model(void *data)
+{
+  const fake_instance *self = data;
+  const ordo_model *model = self->job->model;
+  for (uint32_t i = 0; self->knobs->masters && !self->knobs->keeps_masters && i < model->n_leaves; i++) {
+    const ordo_leaf *leaf = model->leaves[i];
+    memcpy(leaf->data, leaf->master->data, (size_t)leaf->numel * 4);
+  }
+  return plain(data, "masters_to_model");
+}
 
 static ordo_status fake_inject(void *data)
 {
@@ -572,6 +582,8 @@ static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t fl
     knobs->precision.unscale = NULL;
   if (knobs->half_wire)
     knobs->precision.wire_bytes = fake_wire_bytes;
+  if (knobs->no_copy)
+    knobs->precision.masters_to_model = NULL;
   if (knobs->table_size)
     knobs->strategy.struct_size = knobs->table_size;
   *result = &entry;
