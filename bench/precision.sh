@@ -15,7 +15,7 @@ norms=$((17 * 512)) matrices=$((parameters - 17 * 512)) limit=1.15 failed=0
 
 sent() { tail -n 1 "$work/$1.metrics" | sed -n 's/.*"comm_bytes":\([0-9]*\).*/\1/p'; }
 total() { sed -n 's/.*"peak_bytes":{[^}]*"total":\([0-9]*\).*/\1/p' "$work/$1.summary"; }
-# Weights and gradients at the worst moment of the second step; the peak of the account has the set-up, where replicas are read in fp32 and converted.
+# Weights and gradients at the worst moment of the second step; the peak of the account has the set-up, where replicas are read in fp32.
 held() { awk -F, 'NR > 1 && $1 == 2 && $5 + $6 > most {most = $5 + $6} END {print most}' "$work/$1.csv"; }
 measure() { # NAME RANKS STRATEGY [options]
   local name=$1

@@ -50,6 +50,16 @@ static char *short_reason(const char *reason)
   return g_strdup_printf("%s ...", start);
 }
 
+/* Names only: what each of them presets is in `inspect`. */
+static void print_aliases(const char *aliases, int id_width)
+{
+  g_auto(GStrv) each = g_strsplit(aliases, ", ", -1);
+  printf("%-*s  also called", id_width, "");
+  for (guint i = 0; each[i]; i++)
+    printf("%s%.*s", i ? ", " : " ", (int)strcspn(each[i], ":"), each[i]);
+  printf("\n");
+}
+
 static void print_row(const ordo_cli *cli, const ordo_plugin_info *info, int id_width, int version_width)
 {
   g_autofree char *label = label_of(info);
@@ -59,6 +69,8 @@ static void print_row(const ordo_cli *cli, const ordo_plugin_info *info, int id_
   printf("%-*s  %-9s  %-*s  %s%-8s%s  %s\n", id_width, label, ordo_kind_name(info->kind), version_width,
          info->version ? info->version : "-", cli_style(cli->colour_out, colour), state_name(info->state),
          cli_style(cli->colour_out, "off"), text);
+  if (info->state == ORDO_PLUGIN_USABLE && info->aliases && *info->aliases)
+    print_aliases(info->aliases, id_width);
   if (info->state != ORDO_PLUGIN_USABLE)
     printf("%-*s  %s (%s)%s\n", id_width, "", info->path ? info->path : "-", info->source ? info->source : "-",
            full && strcmp(text, full) ? "; all of it: ordo inspect FILE" : "");

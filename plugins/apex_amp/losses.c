@@ -32,13 +32,32 @@ static ordo_status check_weights(amp *self)
                   bad != NULL ? bad->name : "");
 }
 
-static ordo_status give_up(amp *self, uint32_t loss_id)
+/* `used`: the scale of this step. At 1 and below nothing was multiplied up, so it is not the scale that overflows. */
+static ordo_status give_up(amp *self, uint32_t loss_id, double used)
 {
   const amp_scaler *scaler = &self->scalers[loss_id];
-  return amp_fail(self->job, ORDO_E_INVARIANT,
-                  "look at the data and the learning rate, lower min_loss_scale, or use bf16 (O4, O5), which does not overflow",
-                  "the gradients of loss %u overflowed in %lld steps in a row at the lowest loss scale (%g): training does not go on",
-                  loss_id, (long long)scaler->stuck, amp_scaler_lowest(scaler));
+  const int floor_holds = scaler->min > 1.0 && used <= scaler->min;
+  const char *cause = floor_holds   ? "it is the lowest that min_loss_scale allows"
+                      : used <= 1.0 ? "a scale that low enlarges nothing, so the loss or the gradients themselves are infinite or NaN"
+                                    : "lowering it did not help";
+  return amp_fail(
+      self->job, ORDO_E_INVARIANT,
+      floor_holds   ? "lower min_loss_scale, look at the data and the learning rate, or use bf16 (O4, O5), which does not overflow"
+      : used <= 1.0 ? "lower the learning rate, look at the data, or use bf16 (O4, O5), which has the range of fp32; in fp32 (O0) "
+                      "see whether the loss is finite at all"
+                    : "use a smaller backoff_factor, lower the learning rate, look at the data, or use bf16 (O4, O5)",
+      "the gradients of loss %u overflowed in %lld steps in a row, the last of them at loss scale %g; %s: training does not go on", loss_id,
+      (long long)scaler->skipped, used, cause);
+}
+
+/* Every step and not only when it changes: a line of a log has to say the scale without those before it. `used`: of this step. */
+static void report(const amp *self, uint32_t loss_id, double used)
+{
+  char name[32];
+  if (!self->scalers[loss_id].dynamic && used == 1.0)
+    return; /* nothing is scaled */
+  snprintf(name, sizeof name, loss_id == 0 ? "loss_scale" : "loss_scale.%u", loss_id);
+  self->job->metric(self->job->ctx, name, used);
 }
 
 ordo_status amp_update_scale(amp *self, uint32_t loss_id, int overflow)
@@ -55,11 +74,7 @@ ordo_status amp_update_scale(amp *self, uint32_t loss_id, int overflow)
   if (status != ORDO_OK)
     return status;
   if (amp_scaler_update(scaler, overflow))
-    return give_up(self, loss_id);
-  if (scaler->scale != before) {
-    char name[32];
-    snprintf(name, sizeof name, loss_id == 0 ? "loss_scale" : "loss_scale.%u", loss_id);
-    self->job->metric(self->job->ctx, name, scaler->scale);
-  }
+    return give_up(self, loss_id, before);
+  report(self, loss_id, before);
   return ORDO_OK;
 }

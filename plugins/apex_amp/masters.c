@@ -62,11 +62,16 @@ static int finite(ordo_dtype dtype, const void *storage, int64_t first, int64_t 
 ordo_status amp_check_model(const amp *self)
 {
   const ordo_model *model = self->job->model;
-  for (uint32_t i = 0; i < model->n_params; i++)
-    if (is_16_bit(model->params[i]->dtype))
+  for (uint32_t i = 0; i < model->n_params; i++) {
+    const ordo_dtype dtype = model->params[i]->dtype;
+    if (is_16_bit(dtype))
       return amp_fail(self->job, ORDO_E_INVALID, "describe the model in fp32 and let the opt level cast it",
                       "parameter '%s' is %s already: apex_amp takes an fp32 model", model->params[i]->name,
-                      model->params[i]->dtype == ORDO_F16 ? "fp16" : "bf16");
+                      dtype == ORDO_F16 ? "fp16" : "bf16");
+    if (dtype == ORDO_F64) /* it would be neither converted nor unscaled */
+      return amp_fail(self->job, ORDO_E_INVALID, "describe the model in fp32, or train it in fp64 without a precision plugin",
+                      "parameter '%s' is fp64: apex_amp takes an fp32 model", model->params[i]->name);
+  }
   return ORDO_OK;
 }
 

@@ -53,10 +53,23 @@ static int check_patching(const amp_request *request, amp_problem *problem)
   return 0;
 }
 
+/* A level that loses all it is, by an override: what is left has another name, and the name that was written would be a lie. */
+static int check_identity(const amp_request *request, amp_problem *problem)
+{
+  if (request->level == 0 && request->cast != AMP_UNSET && request->cast != ORDO_F32)
+    return refuse(problem, "to store the model in 16 bits use O3, with cast_model_type=bf16 for bf16, or O2 or O5, which have masters",
+                  "O0 (32-true) is fp32 everywhere, and cast_model_type=%s stores the model in 16 bits",
+                  request->cast == ORDO_F16 ? "f16" : "bf16");
+  if (LEVELS[request->level].stored != ORDO_F32 && request->cast == ORDO_F32)
+    return refuse(problem, "use O0 for fp32, or O1 or O4, which keep fp32 weights and multiply in 16 bits",
+                  "O%d stores the model in 16 bits, and nothing of that is left with cast_model_type=f32", request->level);
+  return 0;
+}
+
 static int apply_types(const amp_request *request, amp_policy *policy, amp_problem *problem)
 {
   const level *of = &LEVELS[request->level];
-  if (of->patches && check_patching(request, problem) != 0)
+  if ((of->patches && check_patching(request, problem) != 0) || check_identity(request, problem) != 0)
     return -1;
   policy->stored = request->cast != AMP_UNSET ? (ordo_dtype)request->cast : of->stored;
   policy->compute = of->patches ? of->compute : policy->stored;
@@ -71,12 +84,21 @@ static int apply_types(const amp_request *request, amp_policy *policy, amp_probl
   if (request->masters == 1)
     return refuse(problem, "leave master_weights out, or choose a level that stores 16 bits (O2, O3, O5)",
                   "the weights are fp32 at O%d, so master_weights would be copies of them", request->level);
-  policy->masters = 0; /* O2:cast_model_type=f32 */
   return 0;
 }
 
+/* Losses and gradients are multiplied by the scale and by its inverse in fp32. `value` NaN: the option was not given. */
+static int check_range(const char *name, double value, amp_problem *problem)
+{
+  if (isnan(value) || (value >= AMP_SCALE_LEAST && value <= AMP_SCALE_MOST))
+    return 0;
+  return refuse(problem, "a power of two between 1 and 2^24 is usual",
+                "%s=%g is outside of 2^-100 .. 2^126 (7.9e-31 .. 8.5e37): the scale and its inverse have to be fp32 numbers other than 0",
+                name, value);
+}
+
 /* Reads loss_scale: 1 if dynamic, 0 with a number in *scale, -1 with *problem. */
-static int read_scale(const amp_request *request, double *scale, amp_problem *problem)
+static int read_scale(const amp_request *request, int bf16, double *scale, amp_problem *problem)
 {
   char *end = NULL;
   *scale = 1.0;
@@ -86,12 +108,12 @@ static int read_scale(const amp_request *request, double *scale, amp_problem *pr
     return 1;
   *scale = strtod(request->loss_scale, &end);
   if (end == request->loss_scale || *end != '\0' || !isfinite(*scale) || !(*scale > 0.0))
-    return refuse(problem, "write loss_scale=dynamic or a number, 128 for example",
+    return refuse(problem, bf16 ? "leave loss_scale out: bf16 needs none" : "write loss_scale=dynamic or a number, 128 for example",
                   "loss_scale=%.60s is no number above 0 and not 'dynamic'", request->loss_scale);
-  return 0;
+  return bf16 ? 0 : check_range("loss_scale", *scale, problem);
 }
 
-static int check_static(const amp_request *request, amp_problem *problem)
+static int check_static(const amp_request *request, int bf16, amp_problem *problem)
 {
   const char *name = !isnan(request->min_scale)       ? "min_loss_scale"
                      : !isnan(request->max_scale)     ? "max_loss_scale"
@@ -100,10 +122,30 @@ static int check_static(const amp_request *request, amp_problem *problem)
                      : !isnan(request->backoff)       ? "backoff_factor"
                      : request->window != AMP_UNSET   ? "window"
                      : request->patience != AMP_UNSET ? "patience"
+                     : request->torch_scaler          ? "scaler=torch" /* the default, apex, cannot be told from one that was written */
                                                       : NULL;
   if (name != NULL)
-    return refuse(problem, "set loss_scale=dynamic, or leave it out", "%s belongs to a dynamic loss scale, and that of O%d is %s", name,
-                  request->level, request->loss_scale != NULL ? request->loss_scale : "1");
+    return refuse(problem,
+                  bf16 ? "leave it out: bf16 needs no loss scale; O1 and O2 have one that moves"
+                       : "leave it out (16-mixed brings scaler=torch along: write apex_amp:O1), or set loss_scale=dynamic",
+                  "%s belongs to a dynamic loss scale, and that of O%d is %.60s%s", name, request->level,
+                  request->loss_scale != NULL ? request->loss_scale : "1", bf16 ? ", because it computes in bf16" : "");
+  return 0;
+}
+
+/* From the first scale to 1: more steps than AMP_DESCENT count as no help, so a factor that needs more would never be given its time. */
+static int check_backoff(double backoff, double first, amp_problem *problem)
+{
+  const double most = first > 2.0 ? exp(-log(first) / AMP_DESCENT) : exp(-log(2.0) / AMP_DESCENT);
+  if (!(backoff > 0.0 && backoff < 1.0))
+    return refuse(problem, "the default is 0.5", "backoff_factor=%g must lie between 0 and 1", backoff);
+  if (backoff > most)
+    return refuse(problem, "the default is 0.5; the closer to 1, the more steps are skipped before one is not",
+                  "backoff_factor=%g is above %.3f: the scale would need more than %d overflows to come from %g down to 1", backoff, most,
+                  AMP_DESCENT, first);
+  if (backoff < 0x1p-16)
+    return refuse(problem, "the default is 0.5",
+                  "backoff_factor=%g is below 2^-16: one overflow would leave gradients that fp16 rounds to 0", backoff);
   return 0;
 }
 
@@ -118,9 +160,11 @@ static int check_dynamic(const amp_request *request, amp_problem *problem)
                   isnan(request->growth) ? "backoff_factor" : "growth_factor");
   if (!isnan(request->growth) && !(request->growth > 1.0))
     return refuse(problem, "the default is 2", "growth_factor=%g must be above 1", request->growth);
-  if (!isnan(request->backoff) && !(request->backoff > 0.0 && request->backoff < 1.0))
-    return refuse(problem, "the default is 0.5", "backoff_factor=%g must lie between 0 and 1", request->backoff);
-  return 0;
+  if (!isnan(request->growth) && request->growth > 65536.0)
+    return refuse(problem, "the default is 2", "growth_factor=%g is above 2^16: the step after it would overflow", request->growth);
+  if (check_range("init_scale", request->init_scale, problem) != 0 || check_range("max_loss_scale", request->max_scale, problem) != 0)
+    return -1;
+  return request->min_scale != 0.0 ? check_range("min_loss_scale", request->min_scale, problem) : 0; /* 0: no floor */
 }
 
 static double or_else(double value, double otherwise)
@@ -143,22 +187,26 @@ static int make_dynamic(const amp_request *request, amp_scaler *scaler, amp_prob
   scaler->scale = or_else(request->init_scale, APEX_INIT_SCALE);
   if (scaler->scale > scaler->max) /* apex starts at min(max_loss_scale, 2^16) */
     scaler->scale = scaler->max;
-  return 0;
+  if (scaler->min > scaler->scale)
+    return refuse(problem, "give a minimum that is not above the first scale",
+                  "min_loss_scale=%g is above the first loss scale, %g (init_scale): an overflow would raise the scale", scaler->min,
+                  scaler->scale);
+  return check_backoff(scaler->backoff, scaler->scale, problem);
 }
 
 static int apply_scale(const amp_request *request, amp_policy *policy, amp_problem *problem)
 {
   double scale;
-  int dynamic = read_scale(request, &scale, problem);
   int bf16 = policy->compute == ORDO_BF16;
+  int dynamic = read_scale(request, bf16, &scale, problem);
   if (dynamic < 0)
     return -1;
   if (bf16 && (dynamic || scale != 1.0))
     return refuse(problem, request->level == 2 ? "use O5, which is O2 in bf16 without a scaler" : "leave loss_scale out, or set it to 1",
-                  "bf16 has the range of fp32, so its gradients need no loss scale; O%d with loss_scale=%s and bf16 was asked for",
+                  "bf16 has the range of fp32, so its gradients need no loss scale; O%d with loss_scale=%.60s and bf16 was asked for",
                   request->level, dynamic ? "dynamic" : request->loss_scale);
   policy->scaler = (amp_scaler){.dynamic = dynamic, .scale = scale, .growth = 1.0, .backoff = 1.0, .max = (double)INFINITY};
-  return dynamic ? make_dynamic(request, &policy->scaler, problem) : check_static(request, problem);
+  return dynamic ? make_dynamic(request, &policy->scaler, problem) : check_static(request, bf16, problem);
 }
 
 int amp_policy_resolve(const amp_request *request, amp_policy *policy, amp_problem *problem)

@@ -8,8 +8,9 @@
  *   O3   fp16        fp16     fp16    no        1
  *   O4   fp32        bf16     fp32    no        1
  *   O5   bf16        bf16     fp32    fp32      1
- * An override replaces one property of the level. A set that contradicts itself, or an override without effect, is refused with the
- * reason: apex warns about some of them and keeps silent about others.
+ * An override replaces one property of the level; one that repeats the level's own value is no mistake. A set that contradicts itself, an
+ * override that nothing reads, one that takes from a level what its name says, and a scale that cannot work are refused with the reason:
+ * apex warns about some of them and keeps silent about others.
  */
 #ifndef APEX_AMP_POLICY_H
 #define APEX_AMP_POLICY_H

@@ -45,13 +45,27 @@ static ordo_status blob_save(void *instance, void *blob, size_t size)
   return ORDO_OK;
 }
 
+/* Counts that no run reaches are damage; what they are added to must not run over. */
+#define MOST_STEPS (INT64_C(1) << 48)
+
 static ordo_status check_loss(const amp *self, uint32_t index, const state_loss *loss)
 {
-  if (isfinite(loss->scale) && loss->scale > 0.0 && loss->counter >= 0 && loss->stuck >= 0)
-    return ORDO_OK;
-  return amp_fail(self->job, ORDO_E_INVALID, "take another checkpoint",
-                  "the state of apex_amp is damaged: loss %u has scale %g after %" PRId64 " clean steps", index, loss->scale,
-                  loss->counter);
+  const amp_scaler *scaler = &self->scalers[index];
+  const int counts = loss->counter >= 0 && loss->counter <= MOST_STEPS && loss->stuck >= 0 && loss->stuck <= MOST_STEPS;
+  if (!counts || !isfinite(loss->scale) || loss->scale < AMP_SCALE_LEAST || loss->scale > AMP_SCALE_MOST)
+    return amp_fail(self->job, ORDO_E_INVALID, "take another checkpoint",
+                    "the state of apex_amp is damaged: loss %u has scale %g after %" PRId64 " clean steps and %" PRId64
+                    " overflows without help",
+                    index, loss->scale, loss->counter, loss->stuck);
+  if (scaler->dynamic && loss->scale > scaler->max)
+    return amp_fail(self->job, ORDO_E_INVALID, "resume with the max_loss_scale and the scaler of the run that was saved",
+                    "the state has loss scale %g for loss %u, which is above max_loss_scale=%g of this run", loss->scale, index,
+                    scaler->max);
+  if (scaler->dynamic && loss->scale < scaler->min)
+    return amp_fail(self->job, ORDO_E_INVALID, "resume with the min_loss_scale of the run that was saved",
+                    "the state has loss scale %g for loss %u, which is below min_loss_scale=%g of this run", loss->scale, index,
+                    scaler->min);
+  return ORDO_OK;
 }
 
 static ordo_status check_blob(const amp *self, const void *blob, size_t size)
@@ -94,6 +108,7 @@ static ordo_status blob_load(void *instance, const void *blob, size_t size, cons
     scaler->scale = scaler->dynamic ? loss.scale : scaler->scale;
     scaler->counter = loss.counter;
     scaler->stuck = loss.stuck;
+    scaler->skipped = loss.stuck > 0 ? AMP_DESCENT : 0; /* the next overflow goes on counting */
   }
   return status;
 }

@@ -57,7 +57,7 @@ static ordo_status check_opaque(const fsdp2 *self, const ordo_leaf *leaf)
   return why == NULL ? ORDO_OK
                      : sharding_fail(self->job, ORDO_E_UNSUPPORTED,
                                      sharding_way_out(self->job, leaf, "exclude the parameter with fsdp2:ignored=NAME",
-                                             "freeze the parameter (requires_grad off), or keep it in f32, bf16 or f16"),
+                                                      "freeze the parameter (requires_grad off), or keep it in f32, bf16 or f16"),
                                      "parameter '%s' is stored as '%s' and cannot be sharded: %s", leaf->name, ops->name, why);
 }
 
@@ -73,12 +73,12 @@ static ordo_status check_leaf(const fsdp2 *self, const ordo_leaf *leaf)
   if (leaf->opaque != NULL && (leaf->placement->n_chunks == 0 || leaf->placement->chunks->kind == ORDO_CHUNK_RECT))
     return check_opaque(self, leaf);
   if (!sharding_is_float(leaf->dtype) || leaf->opaque != NULL || !sharding_is_float(leaf->grad_dtype))
-    return sharding_fail(job, ORDO_E_UNSUPPORTED,
-                         sharding_way_out(self->job, leaf, "keep it in f32, bf16 or f16, or exclude it with fsdp2:ignored=NAME",
-                                 "keep it in f32, bf16 or f16; or freeze it (requires_grad off) and exclude it with fsdp2:ignored=NAME"),
-                         "parameter '%s' is %s with gradients of %s; what is sharded must be f32, bf16 or f16", leaf->name,
-                         leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype),
-                         sharding_dtype_name(leaf->grad_dtype));
+    return sharding_fail(
+        job, ORDO_E_UNSUPPORTED,
+        sharding_way_out(self->job, leaf, "keep it in f32, bf16 or f16, or exclude it with fsdp2:ignored=NAME",
+                         "keep it in f32, bf16 or f16; or freeze it (requires_grad off) and exclude it with fsdp2:ignored=NAME"),
+        "parameter '%s' is %s with gradients of %s; what is sharded must be f32, bf16 or f16", leaf->name,
+        leaf->opaque != NULL ? leaf->opaque->name : sharding_dtype_name(leaf->dtype), sharding_dtype_name(leaf->grad_dtype));
   if (leaf->device != 0)
     return sharding_fail(job, ORDO_E_UNSUPPORTED, "keep the leaf on the CPU", "leaf '%s' lives on device %d", leaf->name, leaf->device);
   if (leaf->placement->n_chunks > 1 || (leaf->placement->n_chunks == 1 && leaf->placement->chunks->kind != ORDO_CHUNK_RECT))

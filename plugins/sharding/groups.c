@@ -556,6 +556,7 @@ void sharding_destroy(sharding *s)
   sharding_wide_free(s);
   job->free(job->ctx, s->low_recv);
   job->free(job->ctx, s->wire_block);
+  job->free(job->ctx, s->wire_sizes);
   job->free(job->ctx, s->spare_shard);
   job->free(job->ctx, s->staging_gather);
   job->free(job->ctx, s->staging_reduce);

@@ -22,7 +22,8 @@ struct sharding_run {
   uint16_t *low_gather;         /* it arrives here in 16 bits */
   int halves;                   /* index of the 16-bit send buffer in use, -1 */
   unsigned char *wire;          /* packed: this rank's bytes, and those of all ranks behind them; null: it travels as it is */
-  int64_t wire_bytes;           /* of a rank */
+  int64_t wire_bytes;           /* of a rank: the sum of wire_sizes */
+  int64_t *wire_sizes;          /* [n_pieces] bytes of each piece as the precision plugin said once, when room was made for them */
   int bound;                    /* the plugin's params point here */
   uint8_t *ready;               /* [n_pieces] gradient written in this micro-batch */
   int in_backward;              /* between the first pre_backward and the last post_backward of a micro-batch */
@@ -84,6 +85,7 @@ struct sharding {
   void *wire_self;
   unsigned char *wire_block; /* slots of wire_slot bytes */
   size_t wire_slot;
+  int64_t *wire_sizes; /* of all groups */
   sharding_group *wire_taken[SHARDING_WIRE_SLOTS];
   float *spare_shard;                     /* sync_each: a reduction that is added to the shard */
   float *staging_gather, *staging_reduce; /* a communicator without pieces */

@@ -210,8 +210,9 @@ static formula formula_of(const strategy *s, const level *l, int ranks, int rank
   const int64_t matrices = owned(s, ranks, rank, l->stores, MATRICES), norms = owned(s, ranks, rank, l->stores, NORMS);
   if (s->layout == REPLICAS) {
     f.weights = matrices * l->stores + norms * 4;
-    f.weights_peak = f.weights + (l->stores == 2 ? 4 * matrices : 0); /* at the set-up: replicas are read in fp32, then converted */
-    f.gradients = f.weights + (2 + 9 * shape.layers) * LINE;          /* a bucket starts at a line of cache; at most one for each leaf */
+    /* At the set-up: replicas are read in fp32, then converted one by one, the embedding first; none of the others is larger. */
+    f.weights_peak = l->stores == 2 ? 4 * (matrices + norms) + 2 * shape.vocab * shape.hidden : f.weights;
+    f.gradients = f.weights + (2 + 9 * shape.layers) * LINE; /* a bucket starts at a line of cache; at most one for each leaf */
     f.reduced[l->stores == 2] = matrices * l->stores;
     f.reduced[0] += norms * 4;
   } else

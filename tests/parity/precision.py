@@ -139,16 +139,63 @@ for precision, kind, key in (("apex_amp:O3", "F16", "f16"), ("bf16-true", "BF16"
         check(losses(again[0][0])[0] < losses(saved["f32"][0])[0], f"{what}: the weights were not loaded: {losses(again[0][0])}")
 print("ok   weights of 16 bits")
 
+# ---- O0 leaves a strategy's own precision alone, as no precision plugin does ----
+alone, beside = (train("fsdp2:param_dtype=bf16", precision, 2, train_ordered="true") for precision in ("none", "32-true"))
+check(alone[1].returncode == 0 and beside[1].returncode == 0, f"O0 beside a strategy that casts: {alone[1].stderr} {beside[1].stderr}")
+if not failed:
+    check(losses(alone[0]) == losses(beside[0]), f"O0 changes a strategy that casts: {losses(alone[0])} {losses(beside[0])}")
+print("ok   O0")
+
+# ---- what runs is shown: the level behind an alias, and the scale of every step ----
+for precision, resolved, scaled in (("16-mixed:init_scale=256", "apex_amp:O1:scaler=torch:init_scale=256", 256), ("apex_amp", "apex_amp:O1", 65536),
+                                    ("bf16-mixed", "apex_amp:O4", None), ("apex_amp:O2:loss_scale=8", "apex_amp:O2:loss_scale=8", 8),
+                                    ("none", "none", None)):
+    output, done = train("ddp", precision, 2, log_progress="plain")
+    check(done.returncode == 0, f"{precision}: {done.stderr}")
+    if done.returncode:
+        continue
+    plan_line = [line for line in done.stdout.splitlines() if line.startswith("plan ")]
+    check(len(plan_line) == 1 and ("with" not in plan_line[0] if precision == "none" else f"with {resolved} on 2 ranks" in plan_line[0]), f"{precision}: {plan_line}")
+    check(json.load(open(f"{output}/summary.json"))["precision"] == resolved, f"{precision}: summary.json")
+    lines = [json.loads(line) for line in open(f"{output}/metrics.jsonl")]
+    used = [line.get("apex_amp.loss_scale") for line in lines]
+    check(used == [scaled] * len(lines) or any(line["skipped"] for line in lines) and None not in used and used[0] == scaled, f"{precision}: {used}")
+    check(("  scale " in done.stdout) == (scaled is not None), f"{precision}: the lines of the steps: {done.stdout}")
+print("ok   shown")
+
 # ---- bad input through the program ----
 for precision, word in (("apex_amp:O5:loss_scale=128", "bf16 has the range of fp32"), ("bf16-mixed:loss_scale=dynamic", "bf16 has the range of fp32"),
-                        ("apex_amp:O1:master_weights=yes", "would be copies"), ("apex_amp:O2:num_losses=0", "num_losses")):
+                        ("apex_amp:O1:master_weights=yes", "would be copies"), ("apex_amp:O2:num_losses=0", "num_losses"),
+                        ("apex_amp:O2:init_scale=0", "init_scale=0 is outside of"), ("apex_amp:O2:max_loss_scale=0", "max_loss_scale=0 is outside of"),
+                        ("apex_amp:O1:max_loss_scale=1e-300", "is outside of"), ("apex_amp:O2:loss_scale=1e300", "is outside of"),
+                        ("apex_amp:O2:loss_scale=1e39", "is outside of"), ("apex_amp:O1:loss_scale=1e-39", "is outside of"),
+                        ("16-mixed:init_scale=1e300", "is outside of"), ("16-mixed:backoff_factor=0.999999", "is above 0.917"),
+                        ("apex_amp:O2:min_loss_scale=1024:init_scale=256", "an overflow would raise the scale"),
+                        ("apex_amp:O2:patience=100000", "1..1000"),
+                        ("apex_amp:O2:cast_model_type=f32", "nothing of that is left"), ("32-true:cast_model_type=f16", "fp32 everywhere"),
+                        ("apex_amp:O3:scaler=torch", "belongs to a dynamic"), ("apex_amp:O5:patience=3", "bf16 needs no loss scale"),
+                        ("bf16-mixed:O2", "where 'bf16-mixed' sets it to 'O4'"), ("32-true:opt_level=O5", "'32-true' means apex_amp:opt_level=O0"),
+                        ("apex_amp:opt_level=O2:loss_scale", "write loss_scale=VALUE"),
+                        ("bf16", "bf16-mixed (apex_amp:opt_level=O4)"), ("fp16", "16-mixed (apex_amp:opt_level=O1:scaler=torch)")):
     _, done = train("ddp", precision, 2)
     check(done.returncode == 2 and word in done.stderr, f"{precision}: {done.returncode} {done.stderr}")
 for strategy, ranks in (("none", 1), ("fsdp2", 2)):
     scale = 2 ** 24  # times 1 / tokens it is beyond 65504, and the floor lets it go no lower
     _, done = train(strategy, f"apex_amp:O1:init_scale={scale}:min_loss_scale={scale}:patience=3", ranks, train_steps=50)
-    check(done.returncode not in (0, 124) and "in 3 steps in a row at the lowest loss scale" in done.stderr,
-          f"overflow for ever, {strategy}: {done.returncode} {done.stderr}")
+    check(done.returncode not in (0, 124) and f"in 3 steps in a row, the last of them at loss scale {scale:g}" in done.stderr
+          and "lowest that min_loss_scale allows" in done.stderr, f"overflow for ever, {strategy}: {done.returncode} {done.stderr}")
+# a learning rate that makes the loss NaN: neither the scale nor a floor that nobody set is the cause
+_, done = train("none", "apex_amp:O2", 1, train_steps=60, optim_lr=1000)
+check(done.returncode not in (0, 124) and "lower min_loss_scale" not in done.stderr and "learning rate" in done.stderr
+      and ("weights are NaN" in done.stderr or "enlarges nothing" in done.stderr), f"loss NaN for ever: {done.returncode} {done.stderr}")
+# short of patience a run ends, and says that it has done nothing
+output, done = train("none", "apex_amp:O1:init_scale=16777216", 1, train_steps=3, log_progress="plain")
+check(done.returncode == 0 and "3 of 3 steps were skipped" in done.stdout and "nothing was trained" in done.stdout
+      and json.load(open(f"{output}/summary.json"))["skipped_steps"] == 3, f"all skipped: {done.returncode} {done.stdout} {done.stderr}")
+# a static scale that overflows is the first suspect
+_, done = train("ddp", "apex_amp:O2:loss_scale=1e9", 2)
+check(done.returncode not in (0, 124) and "E-STEP-NONFINITE" in done.stderr and "'apex_amp' has multiplied the loss by 1e+09" in done.stderr
+      and "lower the loss scale first" in done.stderr, f"static scale: {done.returncode} {done.stderr}")
 output, done = train("none", "apex_amp:O2", 1)
 check(done.returncode == 0, f"O2: {done.stderr}")
 file = f"{output}/model/model.safetensors"

@@ -53,6 +53,11 @@ void ordo_metrics_plugin(void *ctx, const char *plugin, const char *name, double
   g_hash_table_replace(metrics->plugin, key, g_memdup2(&value, sizeof value));
 }
 
+double ordo_metrics_shown(double value)
+{
+  return isnan(value) ? copysign(value, 1.0) : value;
+}
+
 void ordo_metrics_number(GString *object, const char *key, double value)
 {
   char text[G_ASCII_DTOSTR_BUF_SIZE] = "null";
@@ -119,13 +124,15 @@ static void print_line(const ordo_metrics *metrics, const ordo_step_outcome *o, 
 {
   g_autoptr(GString) line = g_string_new(metrics->bar ? "\r" : "");
   g_string_append_printf(line, "step %5" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "  loss %.6f  gnorm %.4f  lr %.3e  %.0f tok/s  %.1f ms",
-                         o->result.step, metrics->steps, o->loss, o->result.grad_norm, o->lr,
+                         o->result.step, metrics->steps, ordo_metrics_shown(o->loss), ordo_metrics_shown(o->result.grad_norm), o->lr,
                          metrics->average_weight > 0 ? metrics->average / metrics->average_weight : metrics->tokens_per_step / seconds,
                          seconds * 1e3);
   if (metrics->peak > 0)
     g_string_append_printf(line, "  mfu %.1f%%", 100.0 * mfu);
   g_string_append_printf(line, "  comm %.1f%%  rss %.0f MiB%s", 100.0 * o->result.comm_seconds / seconds,
                          (double)ordo_metrics_resident() / 1048576.0, o->result.skipped ? "  skipped" : "");
+  if (o->result.loss_scale != 1.0)
+    g_string_append_printf(line, "  scale %g", o->result.loss_scale);
   g_string_append(line, metrics->bar ? "\x1b[K" : "\n");
   fputs(line->str, stdout);
   fflush(stdout);
@@ -140,6 +147,7 @@ ordo_status ordo_metrics_step(ordo_metrics *metrics, const ordo_step_outcome *ou
   metrics->seconds += seconds;
   metrics->comm_seconds += outcome->result.comm_seconds;
   metrics->tokens += metrics->tokens_per_step;
+  metrics->skipped += outcome->result.skipped != 0;
   metrics->last_loss = outcome->loss;
   if (outcome->result.step > 1) {
     metrics->average = DECAY * metrics->average + (1.0 - DECAY) * rate;

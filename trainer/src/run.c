@@ -2,6 +2,7 @@
 #include "run.h"
 
 #include "bf16_gemm.h"
+#include "json_text.h"
 #include "kernels_memory.h"
 #include "model_tokenizer.h"
 #include "watchdog.h"
@@ -165,6 +166,22 @@ static ordo_status make_plan(ordo_run *run)
     ordo_string_free(text);
   }
   return status;
+}
+
+char *ordo_run_precision(const ordo_run *run)
+{
+  char *text = ordo_plan_render(run->plan, ORDO_RENDER_JSON, 0);
+  g_autofree char *why = NULL;
+  g_autoptr(JsonNode) root = text ? ordo_json_object(text, strlen(text), &why) : NULL;
+  JsonArray *plugins = root ? json_object_get_array_member(json_node_get_object(root), "plugins") : NULL;
+  char *found = NULL;
+  for (guint i = 0; plugins && i < json_array_get_length(plugins) && !found; i++) {
+    JsonObject *plugin = json_array_get_object_element(plugins, i);
+    if (g_strcmp0(json_object_get_string_member(plugin, "kind"), "precision") == 0)
+      found = g_strdup(json_object_get_string_member(plugin, "resolved"));
+  }
+  ordo_string_free(text);
+  return found ? found : g_strdup("none");
 }
 
 /* The tokenizer: the named one, else that of the model, else none (ids are all that such a model can be given); bytes for fresh weights. */

@@ -55,6 +55,8 @@ ordo_status ordo_run_open_data(ordo_run *run, const char *paths, const char *tar
 ordo_status ordo_run_open_validation(ordo_run *run, ordo_data *data, ordo_data *validation, int *has);
 /* A number of positions that a person asked for must not be more than the model has. */
 ordo_status ordo_run_check_positions(ordo_run *run, ordo_key key);
+/* What the plan resolved the precision to, aliases and default level replaced: "apex_amp:O4"; "none". To be freed with g_free. */
+char *ordo_run_precision(const ordo_run *run);
 /* Total of the problems of the verb go to the context too; prints a line to stdout on rank 0 unless log.progress is none. */
 void ordo_run_say(const ordo_run *run, const char *format, ...) G_GNUC_PRINTF(2, 3);
 

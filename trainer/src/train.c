@@ -96,11 +96,13 @@ static void announce(ordo_run *run, training *t)
                "data     %" G_GINT64_FORMAT " tokens, %" G_GINT64_FORMAT " sequences of %" G_GINT64_FORMAT ", validation %" G_GINT64_FORMAT
                "\n",
                t->data.n_tokens, t->data.n_sequences, t->data.seq_len, t->has_validation ? t->validation.n_sequences : 0);
-  ordo_run_say(run, "plan     %s on %d rank%s, digest %s\n",
+  g_autofree char *precision = ordo_run_precision(run);
+  const int with = strcmp(precision, "none") != 0;
+  ordo_run_say(run, "plan     %s%s%s on %d rank%s, digest %s\n",
                *text_of(run, ORDO_KEY_strategy_name) ? text_of(run, ORDO_KEY_strategy_name)
                : run->ranks > 1                      ? "ddp (default)"
                                                      : "none",
-               run->ranks, run->ranks > 1 ? "s" : "", ordo_plan_digest(run->plan));
+               with ? " with " : "", with ? precision : "", run->ranks, run->ranks > 1 ? "s" : "", ordo_plan_digest(run->plan));
   if (ordo_config_int(run->config, ORDO_KEY_train_batch) < run->ranks)
     ordo_run_say(
         run, "note     train.batch is %" G_GINT64_FORMAT ": %" G_GINT64_FORMAT " of %d ranks have no sequence and only take part\n",
@@ -173,9 +175,9 @@ static ordo_status validate(ordo_run *run, training *t)
   if (status != ORDO_OK)
     return status;
   ordo_metrics_end_line(&t->metrics);
-  ordo_run_say(run, "validation after step %" G_GINT64_FORMAT ": loss %.6f", t->done, sum->sum / sum->count);
+  ordo_run_say(run, "validation after step %" G_GINT64_FORMAT ": loss %.6f", t->done, ordo_metrics_shown(sum->sum / sum->count));
   if (sum->bytes > 0)
-    ordo_run_say(run, ", %.6f nats per byte", sum->sum / sum->bytes);
+    ordo_run_say(run, ", %.6f nats per byte", ordo_metrics_shown(sum->sum / sum->bytes));
   ordo_run_say(run, " (%.0f tokens)\n", sum->count);
   if (t->validation_file) {
     g_autoptr(GString) object = g_string_new("{");
@@ -279,11 +281,13 @@ static ordo_status append_slot_norms(training *t, GString *object)
 static ordo_status write_summary(ordo_run *run, training *t)
 {
   g_autoptr(GString) object = g_string_new("{");
+  g_autofree char *precision = ordo_run_precision(run), *quoted = g_strescape(precision, NULL);
   g_autofree char *path = output_path(run, "summary.json");
   ordo_status status = ORDO_OK;
   g_string_append_printf(
       object, "\"steps\":%" G_GINT64_FORMAT ",\"samples\":%" G_GINT64_FORMAT ",\"stopped\":%s,\"ranks\":%d,\"plan_digest\":\"%s\"", t->done,
       t->done * ordo_config_int(run->config, ORDO_KEY_train_batch), t->stopped ? "true" : "false", run->ranks, ordo_plan_digest(run->plan));
+  g_string_append_printf(object, ",\"precision\":\"%s\",\"skipped_steps\":%" G_GINT64_FORMAT, quoted, t->metrics.skipped);
   ordo_metrics_number(object, "loss", t->done ? t->metrics.last_loss : NAN);
   ordo_metrics_number(object, "validation_loss", t->last_validation.count > 0 ? t->last_validation.sum / t->last_validation.count : NAN);
   ordo_metrics_number(object, "validation_nats_per_byte",
@@ -339,6 +343,10 @@ static void report(ordo_run *run, training *t)
   const ordo_metrics *m = &t->metrics;
   ordo_run_say(run, "done     %" G_GINT64_FORMAT " steps, %.0f tokens in %.1f s: %.0f tok/s, communication %.1f%%\n", t->done, m->tokens,
                m->seconds, m->seconds > 0 ? m->tokens / m->seconds : 0.0, m->seconds > 0 ? 100.0 * m->comm_seconds / m->seconds : 0.0);
+  if (m->skipped > 0)
+    ordo_run_say(run, "note     %" G_GINT64_FORMAT " of %" G_GINT64_FORMAT " steps were skipped because gradients overflowed%s\n",
+                 m->skipped, t->done,
+                 m->skipped == t->done ? ": nothing was trained; start with a smaller loss scale or train longer" : "");
   if (*text_of(run, ORDO_KEY_train_output))
     ordo_run_say(run, "output   %s\n", text_of(run, ORDO_KEY_train_output));
 }

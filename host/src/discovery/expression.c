@@ -6,8 +6,9 @@
  *
  * It knows no plugin and no option by name: plugins come from the registry, options from their manifests.
  *
- * The idea: the whole text is read before it is refused, so that one run shows every mistake in it. Options come in three layers, the
- * later over the earlier: defaults of the manifest, presets of the alias by which the plugin was called, and what was written.
+ * The idea: the whole text is read before it is refused, so that one run shows every mistake in it. Options come in three layers:
+ * defaults of the manifest, presets of the alias by which the plugin was called, and what was written. What was written replaces a default
+ * and adds to an alias; against it, it is refused: `bf16-mixed:O2` would be called bf16 and compute in fp16.
  */
 #include "expression.h"
 
@@ -21,6 +22,9 @@ typedef struct ordo_reader {
   ordo_registry *registry;
   ordo_errors *errors;
   gboolean failed;
+  /* Of the part that is read: the alias by which the plugin was called, what it presets, and the options that it has set, or null. */
+  const char *alias, *preset;
+  GHashTable *preset_keys;
 } ordo_reader;
 
 static const char *kind_of(const ordo_reader *reader)
@@ -93,6 +97,21 @@ static gboolean names_hook(ordo_reader *reader, const ordo_choice *choice, const
   return status == ORDO_OK;
 }
 
+/* An alias says what a plugin does; written beside it, another value would make its name a lie. */
+static gboolean contradicts_alias(ordo_reader *reader, const ordo_choice *choice, const char *key, const char *value)
+{
+  const char *id = choice->found->manifest->id;
+  const char *preset = g_hash_table_lookup(choice->options, key);
+  if (!reader->preset_keys || !g_hash_table_contains(reader->preset_keys, key) || g_strcmp0(preset, value) == 0)
+    return FALSE;
+  g_autofree char *why = g_strdup_printf("'%s' means %s:%s", reader->alias, id, reader->preset);
+  g_autofree char *next =
+      g_strdup_printf("leave %s=%s out, or write '%s' with the options that you mean instead of '%s'", key, value, id, reader->alias);
+  complain(reader, "E-OPTION-VALUE", choice->written, why, next, "option '%s' cannot be '%s' where '%s' sets it to '%s'", key, value,
+           reader->alias, preset);
+  return TRUE;
+}
+
 static void set_option(ordo_reader *reader, ordo_choice *choice, GHashTable *seen, const char *key, const char *value)
 {
   const ordo_manifest *manifest = choice->found->manifest;
@@ -111,10 +130,22 @@ static void set_option(ordo_reader *reader, ordo_choice *choice, GHashTable *see
   g_autofree char *canonical = ordo_option_normalise(schema, value, &why);
   if (canonical && schema->type == ORDO_OPTION_COMM_HOOK && !names_hook(reader, choice, schema, canonical))
     return;
+  if (canonical && contradicts_alias(reader, choice, key, canonical))
+    return;
   if (canonical)
     g_hash_table_replace(choice->options, g_strdup(key), g_steal_pointer(&canonical));
   else
     complain(reader, "E-OPTION-VALUE", choice->written, why, next, "option '%s' of '%s' cannot be '%s'", key, manifest->id, value);
+}
+
+/* The name of an option without a value, unless the positional option takes the word itself. */
+static gboolean is_bare_key(const ordo_choice *choice, const char *item)
+{
+  const ordo_manifest *manifest = choice->found->manifest;
+  const ordo_option_schema *positional = ordo_manifest_option(manifest, manifest->positional);
+  g_autofree char *why = NULL;
+  g_autofree char *taken = positional && positional->type == ORDO_OPTION_ENUM ? ordo_option_normalise(positional, item, &why) : NULL;
+  return !taken && ordo_manifest_option(manifest, item) != NULL;
 }
 
 static void read_item(ordo_reader *reader, ordo_choice *choice, GHashTable *seen, char *item)
@@ -127,22 +158,26 @@ static void read_item(ordo_reader *reader, ordo_choice *choice, GHashTable *seen
   } else if (equals) {
     *equals = '\0';
     set_option(reader, choice, seen, g_strstrip(item), g_strstrip(equals + 1));
-  } else if (manifest->positional && *manifest->positional) {
+  } else if (manifest->positional && *manifest->positional && !is_bare_key(choice, item)) {
     set_option(reader, choice, seen, manifest->positional, item);
   } else {
     g_autofree char *next = ordo_manifest_option(manifest, item)
                                 ? g_strdup_printf("write %s=VALUE", item)
                                 : g_strdup_printf("write key=value; all options: ordo inspect %s", manifest->id);
-    complain(reader, "E-OPTION-UNKNOWN", choice->written, "it has no positional option", next,
-             "plugin '%s' does not take the bare word '%s'", manifest->id, item);
+    complain(reader, "E-OPTION-UNKNOWN", choice->written,
+             manifest->positional && *manifest->positional ? "it is the name of an option, and its value is missing"
+                                                           : "it has no positional option",
+             next, "plugin '%s' does not take the bare word '%s'", manifest->id, item);
   }
 }
 
-static void read_items(ordo_reader *reader, ordo_choice *choice, char **items)
+/* The options that were set. */
+static GHashTable *read_items(ordo_reader *reader, ordo_choice *choice, char **items)
 {
-  g_autoptr(GHashTable) seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+  GHashTable *seen = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
   for (guint i = 0; items[i]; i++)
     read_item(reader, choice, seen, items[i]);
+  return seen;
 }
 
 static void set_defaults(ordo_reader *reader, ordo_choice *choice)
@@ -215,11 +250,13 @@ static ordo_choice *read_part(ordo_reader *reader, char *written)
   choice->options = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
   read_size(reader, choice, size ? g_strstrip(size) : NULL);
   set_defaults(reader, choice);
-  if (*preset) {
-    g_auto(GStrv) preset_items = g_strsplit(preset, ":", -1);
-    read_items(reader, choice, preset_items);
-  }
-  read_items(reader, choice, pieces + (pieces[0] != NULL));
+  g_auto(GStrv) preset_items = g_strsplit(preset, ":", -1); /* none of "" */
+  g_autoptr(GHashTable) preset_keys = read_items(reader, choice, preset_items);
+  reader->alias = name;
+  reader->preset = preset;
+  reader->preset_keys = preset_keys;
+  g_hash_table_unref(read_items(reader, choice, pieces + (pieces[0] != NULL)));
+  reader->preset_keys = NULL;
   return choice;
 }
 
@@ -246,7 +283,7 @@ GPtrArray *ordo_expression_parse(const char *text, uint32_t kind, ordo_registry 
 {
   g_autoptr(GPtrArray) choices = g_ptr_array_new_with_free_func(choice_free);
   g_autofree char *trimmed = g_strstrip(g_strdup(text ? text : ""));
-  ordo_reader reader = {trimmed, kind, registry, errors, FALSE};
+  ordo_reader reader = {.text = trimmed, .kind = kind, .registry = registry, .errors = errors};
   if (*trimmed == '\0' || strcmp(trimmed, "none") == 0)
     return g_steal_pointer(&choices);
   if (!g_utf8_validate(trimmed, -1, NULL)) {
@@ -264,6 +301,26 @@ GPtrArray *ordo_expression_parse(const char *text, uint32_t kind, ordo_registry 
   }
   check_together(&reader, choices);
   return reader.failed ? NULL : g_steal_pointer(&choices);
+}
+
+char *ordo_choice_resolved(const ordo_choice *choice)
+{
+  const ordo_manifest *manifest = choice->found->manifest;
+  const char *positional =
+      manifest->positional && *manifest->positional ? ordo_choice_option((gpointer)choice, manifest->positional) : NULL;
+  GString *text = g_string_new(manifest->id);
+  if (positional)
+    g_string_append_printf(text, ":%s", positional);
+  for (guint i = 0; manifest->options && i < manifest->options->len; i++) {
+    const ordo_option_schema *schema = g_ptr_array_index(manifest->options, i);
+    const char *value = ordo_choice_option((gpointer)choice, schema->key);
+    g_autofree char *why = NULL;
+    g_autofree char *otherwise =
+        schema->default_text && *schema->default_text ? ordo_option_normalise(schema, schema->default_text, &why) : NULL;
+    if (value && g_strcmp0(value, otherwise) != 0 && !(positional && strcmp(schema->key, manifest->positional) == 0))
+      g_string_append_printf(text, ":%s=%s", schema->key, value);
+  }
+  return g_string_free(text, FALSE);
 }
 
 const char *ordo_choice_option(gpointer user, const char *key)

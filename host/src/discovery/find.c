@@ -96,8 +96,8 @@ static gint compare_names(gconstpointer a, gconstpointer b)
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* What could have been written instead: ids, and aliases if asked for. Borrowed names, sorted, ended by null. */
-static GPtrArray *names_of(const ordo_registry *registry, uint32_t kind, gboolean with_aliases)
+/* What could have been written instead: ids and aliases. Borrowed names, sorted, ended by null. */
+static GPtrArray *names_of(const ordo_registry *registry, uint32_t kind)
 {
   GPtrArray *names = g_ptr_array_new();
   for (guint i = 0; i < registry->probes->len; i++) {
@@ -105,20 +105,41 @@ static GPtrArray *names_of(const ordo_registry *registry, uint32_t kind, gboolea
     if (probe->found.info.state != ORDO_PLUGIN_USABLE || !fits_kind(probe, kind))
       continue;
     g_ptr_array_add(names, (gpointer)probe->found.info.id);
-    const GPtrArray *aliases = with_aliases ? probe->found.manifest->aliases : NULL;
-    for (guint j = 0; aliases && j < aliases->len; j++)
-      g_ptr_array_add(names, ((ordo_alias *)g_ptr_array_index(aliases, j))->name);
+    const GPtrArray *aliases = probe->found.manifest->aliases;
+    for (guint j = 0; aliases && j < aliases->len; j++) {
+      char *name = ((ordo_alias *)g_ptr_array_index(aliases, j))->name;
+      g_autoptr(GPtrArray) owners = usable_by_alias(registry, name, kind);
+      if (owners->len == 1 && !usable_by_id(registry, name)) /* an alias of two means neither, and an id comes before it */
+        g_ptr_array_add(names, name);
+    }
   }
   g_ptr_array_sort(names, compare_names);
   g_ptr_array_add(names, NULL);
   return names;
 }
 
+/* "apex_amp, bf16-mixed (apex_amp:opt_level=O4)": a name that says what it does is what people look for. */
+static char *available(const ordo_registry *registry, uint32_t kind, const GPtrArray *names)
+{
+  GString *list = g_string_new(NULL);
+  for (guint i = 0; i + 1 < names->len; i++) {
+    const char *name = g_ptr_array_index(names, i);
+    g_string_append_printf(list, "%s%s", i ? ", " : "", name);
+    if (usable_by_id(registry, name))
+      continue;
+    g_autoptr(GPtrArray) owners = usable_by_alias(registry, name, kind);
+    const ordo_probe *owner = g_ptr_array_index(owners, 0);
+    const char *preset = alias_named(owner, name)->preset;
+    gboolean presets = preset && *preset;
+    g_string_append_printf(list, " (%s%s%s)", owner->found.info.id, presets ? ":" : "", presets ? preset : "");
+  }
+  return g_string_free(list, FALSE);
+}
+
 static ordo_status push_unknown(const ordo_registry *registry, const char *name, uint32_t kind, ordo_errors *errors)
 {
-  g_autoptr(GPtrArray) candidates = names_of(registry, kind, TRUE);
-  g_autoptr(GPtrArray) ids = names_of(registry, kind, FALSE);
-  g_autofree char *list = g_strjoinv(", ", (char **)ids->pdata);
+  g_autoptr(GPtrArray) candidates = names_of(registry, kind);
+  g_autofree char *list = available(registry, kind, candidates);
   const char *nearest = ordo_nearest_name(name, (const char *const *)candidates->pdata);
   g_autofree char *why = *list ? g_strdup_printf("available: %s", list) : g_strdup_printf("no usable %s was found", ordo_kind_name(kind));
   g_autofree char *next = nearest ? g_strdup_printf("did you mean '%s'? All plugins: ordo list", nearest)

@@ -46,7 +46,9 @@ static void write_plugins(const ordo_plan *plan, ordo_json *json)
     ordo_json_string(json, "id", provider->decl->id);
     ordo_json_string(json, "version", provider->decl->version);
     ordo_json_string(json, "kind", ordo_kind_name(provider->decl->kind));
+    g_autofree char *resolved = ordo_choice_resolved(provider->choice);
     ordo_json_string(json, "written", provider->choice->written);
+    ordo_json_string(json, "resolved", resolved);
     ordo_json_string(json, "path", provider->choice->found->info.path);
     ordo_json_string(json, "axis", ordo_plan_axis_of(plan, (int)i, &axis) ? axis->name : NULL);
     ordo_json_open(json, "options", '{');

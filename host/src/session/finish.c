@@ -66,12 +66,20 @@ static ordo_status unscale(ordo_session *session, const ordo_step_event *event)
 static ordo_status refuse_nonfinite(ordo_session *session)
 {
   const ordo_leaf *leaf = ordo_norm_first_nonfinite(session);
-  g_autofree char *why =
-      g_strdup_printf("first in leaf '%s'%s; nothing was updated", leaf ? leaf->name : "of another rank", leaf ? " of this rank" : "");
+  const char *scaler = session->scaler && session->loss_scale > 1.0 ? session->scaler->plugin->id : NULL;
+  g_autofree char *scaled =
+      scaler ? g_strdup_printf(
+                   "; '%s' has multiplied the loss by %g, which may be what overflowed: try a smaller loss scale, or one that adapts",
+                   scaler, session->loss_scale)
+             : g_strdup("");
+  g_autofree char *why = g_strdup_printf("first in leaf '%s'%s; nothing was updated%s", leaf ? leaf->name : "of another rank",
+                                         leaf ? " of this rank" : "", scaled);
   return ordo_errors_push(
       ordo_session_errors(session), ORDO_E_INVARIANT, "E-STEP-NONFINITE", leaf ? leaf->name : "another rank", why,
-      "look at the batch, the learning rate and, under a sharding strategy, for weights read through a pointer that was kept "
-      "(released ones read as NaN); a precision plugin with a loss scaler skips such steps",
+      scaler ? "lower the loss scale first (loss_scale=dynamic finds one, where the plugin has it); then look at the batch and the "
+               "learning rate"
+             : "look at the batch, the learning rate and, under a sharding strategy, for weights read through a pointer that was kept "
+               "(released ones read as NaN); a precision plugin with a loss scaler skips such steps",
       "step %" G_GINT64_FORMAT ": the gradient is not finite", session->info.step);
 }
 
@@ -143,6 +151,10 @@ static ordo_status update(ordo_session *session, ordo_model_state *model)
   ordo_step_args args = {sizeof args, model->optimizer_steps + 1, applies ? session->clip : 1.0};
   size_t before = ordo_errors_count(ordo_session_errors(session));
   ordo_status status;
+  if (!ORDO_CAN(optimizer, ordo_optimizer, step)) /* complete when the set-up ended, so a step event has emptied it */
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-OPTIMIZER-TABLE", "optimizer.step",
+                            "it was there after the set-up; a plugin or the program has taken it away since",
+                            "leave the functions of ordo_optimizer alone during training", "the optimizer has no step function");
   if (!applies)
     scale_model(model, session->clip);
   mark_masters(model);

@@ -31,6 +31,7 @@ static ordo_status check_thread(ordo_session *session, const char *call)
 #define ENTER(SESSION, ALLOWED, CALL, LEGAL)                                               \
   G_STMT_START                                                                             \
   {                                                                                        \
+    ORDO_NEED(SESSION, SESSION, NAME(CALL));                                               \
     ordo_session_enter(SESSION);                                                           \
     if (G_UNLIKELY(!((1u << (SESSION)->state) & (ALLOWED))))                               \
       return ordo_session_leave(SESSION, ordo_session_refuse(SESSION, NAME(CALL), LEGAL)); \
@@ -96,6 +97,9 @@ static ordo_model_state *find_model(const ordo_session *session, uint32_t index)
 ordo_status ordo_session_sum(ordo_session *session, double *values, size_t n)
 {
   ordo_status status;
+  ORDO_NEED(session, session, NAME("sum"));
+  if (n)
+    ORDO_NEED(session, values, NAME("sum"));
   ordo_session_enter(session);
   if (session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED)
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("sum"), "while the session lives"));
@@ -136,7 +140,8 @@ static ordo_status check_weight(ordo_session *session, double weight, double sum
   g_autofree char *why = NULL;
   if (isfinite(weight) && weight >= 0.0 && isfinite(sum) && sum > 0.0)
     return ORDO_OK;
-  why = g_strdup_printf("this rank gave %g, all data ranks together %g", weight, sum);
+  why = g_strdup_printf("this rank gave %g, all data ranks together %g", isnan(weight) ? (double)NAN : weight,
+                        isnan(sum) ? (double)NAN : sum); /* without the sign that computations leave on a NaN */
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-WEIGHT", NAME("step_begin"), why,
                           "count the targets that enter the loss; skip a batch in which no rank has any",
                           "the weight of a step must be finite, at least 0, and above 0 over all ranks");
@@ -147,6 +152,7 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   /* A negative share is summed as NaN, so that every rank learns of it and none is left waiting in a collective. */
   double sum = weight >= 0.0 ? weight : (double)NAN;
   ordo_status status;
+  ORDO_NEED(session, session, NAME("step_begin"));
   session->step_thread = session->state == ORDO_SESSION_READY ? ordo_session_this_thread() : session->step_thread;
   ENTER(session, ORDO_IN(READY), "step_begin", "between training steps, after the set-up");
   if (n_micro_batches < 1)
@@ -194,7 +200,7 @@ ordo_status ordo_session_select_loss(ordo_session *session, uint32_t loss_id)
 
 double ordo_session_loss_factor(const ordo_session *session)
 {
-  return session->loss_factor;
+  return session ? session->loss_factor : 1.0;
 }
 
 double ordo_session_loss_scale(const ordo_session *session)
@@ -204,7 +210,7 @@ double ordo_session_loss_scale(const ordo_session *session)
 
 double ordo_session_step_weight(const ordo_session *session)
 {
-  return session->weight;
+  return session ? session->weight : 0.0;
 }
 
 /* A unit whose packed params cannot be unpacked or bound is half open: nothing to go on with. */
@@ -239,6 +245,7 @@ ordo_status ordo_session_micro_begin(ordo_session *session)
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
   begin_units(session);
+  ordo_losses_run(session);
   session->state = ORDO_SESSION_MICRO;
   status = ordo_step_run_info_calls(session, session->micro_begin, "micro_begin");
   return ordo_session_leave(session, status);
@@ -438,7 +445,7 @@ ordo_status ordo_session_micro_end(ordo_session *session)
 
 int ordo_session_grad_adds(const ordo_session *session, uint32_t index, uint32_t param)
 {
-  const ordo_model_state *model = find_model(session, index);
+  const ordo_model_state *model = session ? find_model(session, index) : NULL;
   const ordo_param_record *record = model && param < model->params->len ? g_ptr_array_index(model->params, param) : NULL;
   const ordo_leaf *leaf;
   if (!record)
@@ -512,6 +519,7 @@ static ordo_status call_eval(ordo_session *session, gboolean begin)
 ordo_status ordo_session_eval_begin(ordo_session *session)
 {
   ordo_status status;
+  ORDO_NEED(session, session, NAME("eval_begin"));
   session->step_thread = session->state == ORDO_SESSION_READY ? ordo_session_this_thread() : session->step_thread;
   ENTER(session, ORDO_IN(READY), "eval_begin", "between training steps, after the set-up");
   session->where = "eval_begin";
@@ -536,8 +544,10 @@ ordo_status ordo_session_eval_end(ordo_session *session)
 
 ordo_status ordo_session_activation(ordo_session *session, uint32_t index, ordo_activation *activation)
 {
-  const ordo_model_state *model = find_model(session, index);
+  const ordo_model_state *model;
   const ordo_activation_call *call, *end;
+  ORDO_NEED(session, activation, NAME("activation"));
+  model = find_model(session, index);
   if (!model || !model->calls.activation || model->calls.activation->len == 0)
     return session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED
                ? ordo_session_refuse(session, NAME("activation"), "inside a unit")
@@ -558,5 +568,5 @@ ordo_status ordo_session_activation(ordo_session *session, uint32_t index, ordo_
 
 ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32_t op)
 {
-  return session->op_policy ? session->op_policy->plugin->precision->op_dtype(session->op_policy->self, op) : ORDO_F32;
+  return session && session->op_policy ? session->op_policy->plugin->precision->op_dtype(session->op_policy->self, op) : ORDO_F32;
 }

@@ -1,7 +1,8 @@
 /* ordo/strategy.h - "ordo.strategy/1": how a model is distributed over one mesh axis.
  *
- * Every member may be null except create and destroy; a step that the manifest declares must have its member. The host
- * calls set-up members in the order of the plan, each once, and step events in the order stated here.
+ * Every member may be null except create and destroy; a step that the manifest declares must have its member, and a member
+ * that only a step, reduces=yes or an event leads to must be declared by some line of the manifest (E-PLUGIN-TABLE). The host calls set-up
+ * members in the order of the plan, each once, and step events in the order stated here.
  *
  * One training step
  *   step_begin  { micro_begin  { pre_forward, post_forward per unit }  { pre_backward, grad_ready per param, post_backward per

@@ -72,14 +72,6 @@ static void overrides_replace_one_property(void **state)
   r.loss_scale = "dynamic";
   assert_int_equal(amp_policy_resolve(&r, &p, &problem), 0);
   assert_true(p.stored == ORDO_F16 && p.compute == ORDO_F16 && p.masters && p.scaler.dynamic);
-  r = request(2);
-  r.cast = ORDO_F32; /* nothing is cast, so there are no masters; the scale stays */
-  assert_int_equal(amp_policy_resolve(&r, &p, &problem), 0);
-  assert_true(p.stored == ORDO_F32 && p.compute == ORDO_F32 && !p.masters && p.scaler.dynamic);
-  r = request(0);
-  r.cast = ORDO_F16; /* apex allows it; it is O3 */
-  assert_int_equal(amp_policy_resolve(&r, &p, &problem), 0);
-  assert_true(p.stored == ORDO_F16 && !p.masters && !p.keep_norm);
   r = request(0);
   r.loss_scale = "64";
   assert_int_equal(amp_policy_resolve(&r, &p, &problem), 0);
@@ -139,6 +131,26 @@ SET(apex_growth, r->growth = 3.0)
 SET(apex_backoff, r->backoff = 0.3)
 SET(growth_1, r->torch_scaler = 1; r->growth = 1.0)
 SET(backoff_1, r->torch_scaler = 1; r->backoff = 1.0)
+SET(cast_f32, r->cast = ORDO_F32)
+SET(cast_f32_static, r->cast = ORDO_F32; r->loss_scale = "1")
+SET(torch, r->torch_scaler = 1)
+SET(torch_static, r->torch_scaler = 1; r->loss_scale = "128")
+SET(scale_1e300, r->loss_scale = "1e300")
+SET(scale_1e39, r->loss_scale = "1e39")
+SET(scale_1e_39, r->loss_scale = "1e-39")
+SET(scale_1e_300, r->loss_scale = "1e-300")
+SET(init_0, r->init_scale = 0.0)
+SET(init_1e300, r->init_scale = 1e300)
+SET(torch_init_1e300, r->torch_scaler = 1; r->init_scale = 1e300)
+SET(init_denormal, r->init_scale = 5e-324)
+SET(max_0, r->max_scale = 0.0)
+SET(max_1e_300, r->max_scale = 1e-300)
+SET(min_1e300, r->min_scale = 1e300; r->max_scale = 1e300)
+SET(min_above_init, r->min_scale = 1024.0; r->init_scale = 256.0)
+SET(min_above_default_init, r->min_scale = 131072.0)
+SET(backoff_near_1, r->torch_scaler = 1; r->backoff = 0.999999)
+SET(backoff_tiny, r->torch_scaler = 1; r->backoff = 1e-300)
+SET(growth_huge, r->torch_scaler = 1; r->growth = 1e300)
 SET(backoff_0, r->torch_scaler = 1; r->backoff = 0.0)
 SET(delay, r->delay_unscale = 1)
 
@@ -178,6 +190,33 @@ static void inconsistent_overrides_are_refused(void **state)
       {1, set_growth_1, "must be above 1"},
       {1, set_backoff_1, "between 0 and 1"},
       {1, set_backoff_0, "between 0 and 1"},
+      {2, set_cast_f32, "nothing of that is left"},
+      {3, set_cast_f32, "nothing of that is left"},
+      {5, set_cast_f32, "nothing of that is left"},
+      {2, set_cast_f32_static, "nothing of that is left"},
+      {0, set_cast_f16, "O0 (32-true) is fp32 everywhere"},
+      {0, set_cast_bf16, "cast_model_type=bf16 stores the model"},
+      {0, set_torch, "scaler=torch belongs to a dynamic"},
+      {3, set_torch, "scaler=torch belongs to a dynamic"},
+      {4, set_torch, "scaler=torch belongs to a dynamic"},
+      {5, set_torch, "scaler=torch belongs to a dynamic"},
+      {1, set_torch_static, "that of O1 is 128"},
+      {2, set_scale_1e300, "loss_scale=1e+300 is outside of 2^-100 .. 2^126"},
+      {2, set_scale_1e39, "loss_scale=1e+39 is outside"},
+      {1, set_scale_1e_39, "loss_scale=1e-39 is outside"},
+      {0, set_scale_1e_300, "loss_scale=1e-300 is outside"},
+      {1, set_init_0, "init_scale=0 is outside"},
+      {2, set_init_1e300, "init_scale=1e+300 is outside"},
+      {2, set_torch_init_1e300, "init_scale=1e+300 is outside"},
+      {2, set_init_denormal, "is outside"},
+      {1, set_max_0, "max_loss_scale=0 is outside"},
+      {1, set_max_1e_300, "max_loss_scale=1e-300 is outside"},
+      {1, set_min_1e300, "max_loss_scale=1e+300 is outside"},
+      {2, set_min_above_init, "min_loss_scale=1024 is above the first loss scale, 256"},
+      {2, set_min_above_default_init, "min_loss_scale=131072 is above the first loss scale, 65536"},
+      {1, set_backoff_near_1, "backoff_factor=0.999999 is above 0.917"},
+      {1, set_backoff_tiny, "backoff_factor=1e-300 is below 2^-16"},
+      {1, set_growth_huge, "growth_factor=1e+300 is above 2^16"},
       {3, set_delay, "O3 has none"},
       {1, set_delay, "O1 has none"},
   };
@@ -192,12 +231,55 @@ static void inconsistent_overrides_are_refused(void **state)
   }
 }
 
+/* What is advised must not be refused next. */
+static void bf16_is_not_told_to_scale(void **state)
+{
+  static void (*const sets[])(amp_request *) = {set_patience, set_window, set_torch, set_scale_word, set_min};
+  (void)state;
+  for (int level = 4; level <= 5; level++)
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+      amp_request r = request(level);
+      amp_policy policy;
+      amp_problem problem = {"", NULL};
+      sets[i](&r);
+      assert_int_equal(amp_policy_resolve(&r, &policy, &problem), -1);
+      assert_null(strstr(problem.hint, "dynamic"));
+      assert_non_null(strstr(problem.hint, "bf16 needs"));
+    }
+}
+
+/* The ends of the range work: the scale and its inverse are numbers in fp32. */
+static void the_ends_of_the_range_are_fp32_numbers(void **state)
+{
+  static const double ends[] = {AMP_SCALE_LEAST, AMP_SCALE_MOST};
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    amp_request r = request(1);
+    amp_policy p;
+    amp_problem problem;
+    r.torch_scaler = 1;
+    r.init_scale = ends[i];
+    r.backoff = 0.5;
+    assert_int_equal(amp_policy_resolve(&r, &p, &problem), 0);
+    const float scale = (float)p.scaler.scale, inverse = (float)(1.0 / p.scaler.scale);
+    assert_true(isnormal(scale) && isnormal(inverse) && scale * inverse == 1.0f);
+  }
+  amp_request r = request(1); /* what repeats a default is no mistake */
+  amp_policy p;
+  amp_problem problem;
+  r.min_scale = 0.0;
+  r.patience = 10;
+  assert_int_equal(amp_policy_resolve(&r, &p, &problem), 0);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(levels),
       cmocka_unit_test(overrides_replace_one_property),
       cmocka_unit_test(inconsistent_overrides_are_refused),
+      cmocka_unit_test(bf16_is_not_told_to_scale),
+      cmocka_unit_test(the_ends_of_the_range_are_fp32_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

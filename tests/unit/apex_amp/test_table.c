@@ -348,19 +348,43 @@ static void weights_go_through_their_masters(void **state)
   close_table(t);
 }
 
-static void the_scale_is_reported_when_it_moves(void **state)
+/* Each step, with the scale of that step: a line of a log is read without those before it. */
+static void the_scale_of_every_step_is_reported(void **state)
 {
   table *t = open_table("O2");
   (void)state;
   set_up(t);
   assert_int_equal(t->precision->update_loss_scale(t->self, 0, 0), ORDO_OK);
-  assert_true(t->metric == 0.0);
+  assert_true(t->metric == 65536.0);
   assert_int_equal(t->precision->update_loss_scale(t->self, 0, 1), ORDO_OK);
+  assert_true(t->metric == 65536.0);
+  assert_int_equal(t->precision->update_loss_scale(t->self, 0, 0), ORDO_OK);
   assert_true(t->metric == 32768.0);
   assert_int_equal(t->precision->update_loss_scale(t->self, 1, 1), ORDO_E_INVALID);
   assert_non_null(strstr(t->text, "loss_id 1 is out of range"));
   assert_true(t->precision->loss_scale(t->self, 7) == 0.0);
   close_table(t);
+  t = open_table("O5");
+  set_up(t);
+  assert_int_equal(t->precision->update_loss_scale(t->self, 0, 0), ORDO_OK);
+  assert_true(t->metric == 0.0); /* nothing is scaled */
+  close_table(t);
+}
+
+/* It was accepted, and nothing of it converted, scaled back or looked at. */
+static void a_model_of_fp64_is_refused(void **state)
+{
+  static const char *const levels[] = {"O0", "O1", "O2", "O3", "O4", "O5"};
+  (void)state;
+  for (int l = 0; l < 6; l++) {
+    table *t = open_table(levels[l]);
+    t->params[1].dtype = ORDO_F64;
+    assert_int_equal(t->precision->validate(t->self), ORDO_E_INVALID);
+    assert_non_null(strstr(t->text, "parameter 'empty' is fp64"));
+    t->params[1].dtype = ORDO_I8; /* frozen codes of a quantiser are no floats, and nobody's to convert */
+    assert_int_equal(t->precision->validate(t->self), ORDO_OK);
+    close_table(t);
+  }
 }
 
 static void an_older_host_cannot_convert(void **state)
@@ -387,7 +411,8 @@ int main(void)
       cmocka_unit_test(padding_does_not_vote),
       cmocka_unit_test(every_kind_of_overflow_votes),
       cmocka_unit_test(weights_go_through_their_masters),
-      cmocka_unit_test(the_scale_is_reported_when_it_moves),
+      cmocka_unit_test(the_scale_of_every_step_is_reported),
+      cmocka_unit_test(a_model_of_fp64_is_refused),
       cmocka_unit_test(an_older_host_cannot_convert),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,12 +24,12 @@ static const struct {
   const char *name, *options;
   amp_scaler scaler;
 } RUNS[] = {
-    {"apex", "window=4", {1, 65536.0, 2.0, 0.5, 0.0, 16777216.0, 4, 0, 10, 0}},
-    {"apex_min_loss_scale", "window=4:min_loss_scale=32768", {1, 65536.0, 2.0, 0.5, 32768.0, 16777216.0, 4, 0, 10, 0}},
-    {"torch_gradscaler", "scaler=torch:window=4", {1, 65536.0, 2.0, 0.5, 0.0, HUGE_VAL, 4, 0, 10, 0}},
+    {"apex", "window=4", {1, 65536.0, 2.0, 0.5, 0.0, 16777216.0, 4, 0, 10, 0, 0}},
+    {"apex_min_loss_scale", "window=4:min_loss_scale=32768", {1, 65536.0, 2.0, 0.5, 32768.0, 16777216.0, 4, 0, 10, 0, 0}},
+    {"torch_gradscaler", "scaler=torch:window=4", {1, 65536.0, 2.0, 0.5, 0.0, HUGE_VAL, 4, 0, 10, 0, 0}},
     {"torch_gradscaler_other_factors",
      "scaler=torch:init_scale=1024:growth_factor=4:backoff_factor=0.25:window=3",
-     {1, 1024.0, 4.0, 0.25, 0.0, HUGE_VAL, 3, 0, 10, 0}},
+     {1, 1024.0, 4.0, 0.25, 0.0, HUGE_VAL, 3, 0, 10, 0, 0}},
 };
 
 static int load(const char *name, trajectory *t)

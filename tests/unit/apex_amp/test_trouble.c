@@ -29,6 +29,7 @@ static void a_half_model_is_refused(void **state)
   refused(&(rig_options){.precision = "apex_amp:O2", .strategy = "ddp", .described = ORDO_F16}, ORDO_E_INVALID,
           "parameter 'embed.weight' is fp16 already");
   refused(&(rig_options){.precision = "apex_amp:O0", .strategy = "ddp", .described = ORDO_BF16}, ORDO_E_INVALID, "is bf16 already");
+  refused(&(rig_options){.precision = "apex_amp:O2", .strategy = "ddp", .described = ORDO_F64}, ORDO_E_INVALID, "is fp64");
 }
 
 static void an_embedder_of_fp32_is_refused(void **state)
@@ -73,11 +74,13 @@ static void an_overflow_in_the_first_step(void **state)
 static void overflow_for_ever_stops(void **state)
 {
   static const struct {
-    const char *precision, *word;
+    const char *precision, *word, *cause;
     int steps;
-  } rows[] = {{"apex_amp:O1:init_scale=8:patience=3", "lowest loss scale (1)", 3 + 3},
-              {"apex_amp:O2:init_scale=8:min_loss_scale=4:patience=2", "lowest loss scale (4)", 1 + 2},
-              {"16-mixed:init_scale=2:patience=1", "overflowed in 1 steps in a row", 2}};
+  } rows[] = {
+      {"apex_amp:O1:init_scale=8:patience=3", "in 6 steps in a row, the last of them at loss scale 0.25", "enlarges nothing", 3 + 3},
+      {"apex_amp:O2:init_scale=8:min_loss_scale=4:patience=2", "at loss scale 4", "lowest that min_loss_scale allows", 1 + 2},
+      {"16-mixed:init_scale=2:patience=1", "overflowed in 2 steps in a row", "at loss scale 1;", 2},
+      {"16-mixed:backoff_factor=0.9:patience=2", "in 108 steps in a row", "learning rate", 106 + 2}};
   (void)state;
   for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
     rig r;
@@ -85,11 +88,12 @@ static void overflow_for_ever_stops(void **state)
     int steps = 0;
     rig_start(&r, &(rig_options){.precision = rows[k].precision, .strategy = "ddp", .lr = 0.1});
     r.bad_rank = 0;
-    for (; status == ORDO_OK && steps < 50; steps++)
+    for (; status == ORDO_OK && steps < 200; steps++)
       status = rig_step(&r, NULL);
     assert_int_equal(status, ORDO_E_INVARIANT);
     assert_int_equal(steps, rows[k].steps);
     rig_expect_error(rows[k].word);
+    rig_expect_error(rows[k].cause);
     assert_int_equal(rig_step(&r, NULL), ORDO_E_STATE); /* and it stays stopped */
     rig_close(&r);
   }
@@ -128,6 +132,8 @@ static void without_a_dynamic_scale_the_step_is_refused(void **state)
     assert_int_equal(rig_step(&r, NULL), ORDO_E_INVARIANT);
     rig_expect_error("E-STEP-NONFINITE");
     rig_expect_error("block.w");
+    if (strchr(precisions[k], '='))
+      rig_expect_error(k == 1 ? "has multiplied the loss by 16," : "has multiplied the loss by 4,");
     assert_true(rig_weight(&r, 1, 0) == before);
     r.bad_rank = -1;
     rig_expect_ok(rig_step(&r, NULL), precisions[k]);
@@ -138,6 +144,30 @@ static void without_a_dynamic_scale_the_step_is_refused(void **state)
 static const struct {
   const char *level, *strategy;
 } CELLS[] = {{"O1", "ddp"}, {"O2", "ddp"}, {"O1", "fsdp1"}, {"O1", "fsdp2"}, {"O2", "fsdp1"}, {"O2", "fsdp2"}};
+
+/* A scaler that was restored from the state of another run on one rank. */
+static void another_scale_restored_on_one_rank_stops_all(void **state)
+{
+  static const char *const strategies[] = {"ddp", "fsdp1", "fsdp2"};
+  (void)state;
+  for (int k = 0; rig_ranks > 1 && k < 3; k++) {
+    rig r;
+    double blob[1 + 3];
+    size_t size = sizeof blob;
+    rig_start(&r, &(rig_options){.precision = "apex_amp:O1:init_scale=64", .strategy = strategies[k], .lr = 0.1});
+    rig_expect_ok(rig_step(&r, NULL), "step 1");
+    rig_expect_ok(ordo_session_precision_save(r.session, 0, blob, &size), "save");
+    assert_int_equal(size, sizeof blob);
+    if (rig_me == rig_ranks - 1)
+      blob[1] = 1024.0;
+    rig_expect_ok(ordo_session_precision_load(r.session, 0, blob, size, NULL), "load");
+    assert_int_equal(rig_step(&r, NULL), ORDO_E_MISMATCH);
+    rig_expect_error("E-STEP-LOSS-DIFFERS");
+    rig_expect_error(rig_me == rig_ranks - 1 ? "this rank ended with loss 0 at scale 1024" : "ended with loss 0 at scale 1024, this rank");
+    assert_int_equal(r.last_update, 1);
+    rig_close(&r);
+  }
+}
 
 static void a_loss_that_does_not_exist(void **state)
 {
@@ -152,6 +182,22 @@ static void a_loss_that_does_not_exist(void **state)
   rig_expect_error("E-STEP-LOSS");
   rig_expect_ok(ordo_session_select_loss(r.session, 1), "and nothing has happened");
   rig_close(&r);
+}
+
+/* num_losses beside a scale that does not move: a program that selects losses runs unchanged. */
+static void losses_are_selected_at_every_level(void **state)
+{
+  static const char *const precisions[] = {"apex_amp:O0:num_losses=2", "apex_amp:O3:num_losses=2", "apex_amp:O4:num_losses=2",
+                                           "apex_amp:O5:num_losses=2", "apex_amp:O2:num_losses=2:loss_scale=8"};
+  (void)state;
+  for (size_t k = 0; k < sizeof precisions / sizeof precisions[0]; k++) {
+    rig r;
+    rig_start(&r, &(rig_options){.precision = precisions[k], .strategy = "ddp", .lr = 0.1, .n_micro = 4});
+    r.n_losses = 2;
+    rig_expect_ok(rig_step(&r, NULL), precisions[k]);
+    rig_expect_ok(rig_step(&r, NULL), precisions[k]);
+    rig_close(&r);
+  }
 }
 
 /* Micro-batches 0 and 2 belong to loss 0, 1 and 3 to loss 1. An overflow of one halves its scale and lets the other's grow. */
@@ -340,6 +386,42 @@ static void the_scaler_goes_on_where_it_was(void **state)
   rig_close(&b);
 }
 
+/* What another run saved is used under the options of this one. */
+static void a_state_out_of_bounds_is_refused(void)
+{
+  static const struct {
+    double scale;
+    int64_t counter, stuck;
+    const char *word;
+  } rows[] = {{1e30, 0, 0, "above max_loss_scale=1024"},
+              {8.0, 0, 0, "below min_loss_scale=16"},
+              {5e-324, 0, 0, "is damaged"},
+              {1e300, 0, 0, "is damaged"},
+              {64.0, INT64_MAX, 0, "is damaged"},
+              {64.0, 0, INT64_MAX, "is damaged"},
+              {64.0, -1, 0, "is damaged"},
+              {64.0, 0, -1, "is damaged"},
+              {0.0, 0, 0, "is damaged"}};
+  unsigned char blob[256];
+  size_t size = sizeof blob;
+  rig r;
+  rig_start(&r, &(rig_options){.precision = "apex_amp:O1:window=3:min_loss_scale=16:max_loss_scale=1024:init_scale=256",
+                               .strategy = "ddp",
+                               .lr = 0.01});
+  rig_expect_ok(ordo_session_precision_save(r.session, 0, blob, &size), "save");
+  for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+    memcpy(blob + 8, &rows[k].scale, 8);
+    memcpy(blob + 16, &rows[k].counter, 8);
+    memcpy(blob + 24, &rows[k].stuck, 8);
+    assert_int_equal(ordo_session_precision_load(r.session, 0, blob, size, NULL), ORDO_E_INVALID);
+    rig_expect_error(rows[k].word);
+  }
+  ordo_step_result result;
+  rig_expect_ok(rig_step(&r, &result), "nothing of it was taken");
+  assert_true(result.loss_scale == 256.0);
+  rig_close(&r);
+}
+
 static void a_state_that_does_not_fit(void **state)
 {
   rig r;
@@ -363,6 +445,7 @@ static void a_state_that_does_not_fit(void **state)
   assert_int_equal(ordo_session_precision_load(r.session, 0, blob, size, NULL), ORDO_E_INVALID);
   rig_expect_error("loss 1 has scale nan");
   rig_close(&r);
+  a_state_out_of_bounds_is_refused();
   rig_start(&r, &(rig_options){.precision = "apex_amp:O1:num_losses=2", .strategy = "ddp", .lr = 0.1});
   assert_int_equal(ordo_session_precision_load(r.session, 0, blob, size, NULL), ORDO_E_INVALID);
   rig_expect_error("the scalers of 3 losses, this run has num_losses=2");
@@ -467,7 +550,9 @@ int main(int argc, char **argv)
       cmocka_unit_test(overflow_for_ever_stops),
       cmocka_unit_test(nan_in_weights_is_named),
       cmocka_unit_test(without_a_dynamic_scale_the_step_is_refused),
+      cmocka_unit_test(another_scale_restored_on_one_rank_stops_all),
       cmocka_unit_test(a_loss_that_does_not_exist),
+      cmocka_unit_test(losses_are_selected_at_every_level),
       cmocka_unit_test(each_loss_has_its_scale),
       cmocka_unit_test(gradients_of_losses_meet_in_one_scale),
       cmocka_unit_test(losses_cannot_be_told_apart_in_shards),

@@ -133,10 +133,10 @@ static void options_come_in_three_layers(void **state)
   g_autoptr(GPtrArray) preset = parse(p, "ddp_bf16", S);
   assert_option(preset, 0, "hook", "bf16");
   assert_option(preset, 0, "bucket", "1MiB");
-  g_autoptr(GPtrArray) written = parse(p, "ddp_bf16=4:bucket=2097152:static_graph=TRUE", S);
+  g_autoptr(GPtrArray) written = parse(p, "ddp_bf16=4:bucket=1048576:static_graph=TRUE", S); /* the preset's own value, in another form */
   assert_choice(written, 0, "ddp", 4);
   assert_option(written, 0, "hook", "bf16");
-  assert_option(written, 0, "bucket", "2MiB");
+  assert_option(written, 0, "bucket", "1MiB");
   assert_option(written, 0, "static_graph", "yes");
 }
 
@@ -149,8 +149,22 @@ static void a_bare_word_sets_the_positional_option(void **state)
   assert_option(choices, 0, "loss_scale", "128");
   g_autoptr(GPtrArray) preset = parse(p, "amp2", P);
   assert_option(preset, 0, "opt_level", "O2");
-  g_autoptr(GPtrArray) written = parse(p, "amp2:O3", P);
-  assert_option(written, 0, "opt_level", "O3");
+  g_autoptr(GPtrArray) written = parse(p, "amp2:O2:loss_scale=8", P);
+  assert_option(written, 0, "opt_level", "O2");
+  g_autofree char *resolved = ordo_choice_resolved(g_ptr_array_index(written, 0)),
+                  *level = ordo_choice_resolved(g_ptr_array_index(preset, 0));
+  assert_string_equal(resolved, "apex_amp:O2:loss_scale=8");
+  assert_string_equal(level, "apex_amp:O2");
+}
+
+/* Such as bf16-mixed:O2, which computed in fp16 under the name of bf16. */
+static void an_alias_keeps_its_word(void **state)
+{
+  place *p = *state;
+  refuse(p, "amp2:O3", P, "E-OPTION-VALUE", "option 'opt_level' cannot be 'O3' where 'amp2' sets it to 'O2'");
+  refuse(p, "amp2:opt_level=O0", P, "E-OPTION-VALUE", "cannot be 'O0' where 'amp2'");
+  refuse(p, "ddp_bf16:hook=fp16", S, "E-OPTION-VALUE", "cannot be 'fp16' where 'ddp_bf16' sets it to 'bf16'");
+  refuse(p, "tp=2+ddp_bf16=2:bucket=2MiB+fsdp2", S, "E-OPTION-VALUE", "'ddp_bf16' means ddp:hook=bf16:bucket=1MiB");
 }
 
 static void a_version_and_a_path_are_names_too(void **state)
@@ -205,6 +219,7 @@ static void mistakes_in_options_are_refused(void **state)
   refuse(p, "ddp:bucket=1B", S, "E-OPTION-VALUE", "it must lie in 1KiB..1GiB");
   refuse(p, "ddp:hook=bf16:hook=fp16", S, "E-OPTION-VALUE", "stands twice");
   refuse(p, "apex_amp:O1:opt_level=O2", P, "E-OPTION-VALUE", "stands twice");
+  refuse(p, "apex_amp:opt_level=O2:loss_scale", P, "E-OPTION-UNKNOWN", "its value is missing"); /* not: opt_level stands twice */
   refuse(p, "apex_amp:O9", P, "E-OPTION-VALUE", "O0,O1,O2,O3");
 }
 
@@ -230,6 +245,7 @@ int main(void)
       cmocka_unit_test_setup_teardown(parts_have_sizes_and_keep_their_order, set_up, tear_down),
       cmocka_unit_test_setup_teardown(options_come_in_three_layers, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_bare_word_sets_the_positional_option, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(an_alias_keeps_its_word, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_version_and_a_path_are_names_too, set_up, tear_down),
       cmocka_unit_test_setup_teardown(mistakes_of_form_are_refused, set_up, tear_down),
       cmocka_unit_test_setup_teardown(sizes_are_positive_whole_numbers, set_up, tear_down),

@@ -119,7 +119,8 @@ static void an_unknown_name_shows_the_nearest_and_what_there_is(void **state)
   place *p = *state;
   const ordo_error *error = not_found(p, "fdsp2", ORDO_KIND_STRATEGY, ORDO_E_NOT_FOUND, "E-PLUGIN-UNKNOWN");
   assert_string_equal(error->what, "there is no strategy 'fdsp2'");
-  assert_string_equal(error->why, "available: ddp, fsdp2");
+  assert_string_equal(
+      error->why, "available: amp (ddp), ddp, fsdp (fsdp2), fsdp2, zero3 (fsdp2:level=3)"); /* and no alias of two, nor of another kind */
   assert_contains(error->next, "did you mean 'fsdp2'?");
   error = not_found(p, "zero33", 0, ORDO_E_NOT_FOUND, "E-PLUGIN-UNKNOWN");
   assert_contains(error->next, "did you mean 'zero3'?");
