@@ -578,6 +578,8 @@ static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t fl
     knobs->strategy.wrap = NULL;
   if (knobs->no_reduce)
     knobs->strategy.reduce = NULL;
+  if (knobs->no_copy)
+    knobs->precision.masters_to_model = NULL;
   if (knobs->no_unscale)
     knobs->precision.unscale = NULL;
   if (knobs->half_wire)
