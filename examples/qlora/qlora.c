@@ -1,13 +1,14 @@
 /* qlora.c - a precision plugin for fine-tuning: a frozen base whose linear layers are stored in 4 bits, and small trained adapters.
  *
- * QLoRA (Dettmers et al. 2023): weights of the chosen layers become NF4, 16 fixed levels and the largest magnitude of each block of 64
- * elements; each such layer gets a low-rank addition y += alpha / rank (x A^T) B^T with A random and B zero, so training starts from the
- * base. Only adapters require gradients, so only they are in the optimizer, in gradients and in reductions.
+ * QLoRA (Dettmers et al. 2023): weights of the chosen layers become NF4, 16 fixed levels and the largest magnitude of each block of 32
+ * elements (option block; 64 in the paper, which does not divide the rows of every model); each such layer gets a low-rank addition y +=
+ * alpha / rank (x A^T) B^T with A random and B zero, so training starts from the base. Only adapters require gradients, so only they are in
+ * the optimizer, in gradients and in reductions.
  *
  * All of it happens in model.inject, before there are weights: the plugin describes, the host stores (packs when weights are loaded,
  * unpacks a unit while it runs), strategies move the packed bytes, the embedder computes with the adapters.
  *
- * Not here: double quantisation of the block magnitudes (they are fp32: 4.5 bits per element in all), paged optimizers, dropout. */
+ * Not here: double quantisation of the block magnitudes (they are fp32: 5 bits per element in all), paged optimizers, dropout. */
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
 #include <ordo/precision.h>
@@ -23,10 +24,11 @@ ORDO_MANIFEST("id=qlora\n"
               "summary=frozen 4-bit base with trained low-rank adapters\n"
               "license=Apache-2.0\n"
               "steps=model.inject\n"
+              "conflicts=sliced_parameters\n"
               "positional=rank\n"
               "option=rank|int|8|1..1024|rank of the adapters\n"
               "option=alpha|real|16|0.0..|adapters are multiplied by alpha / rank\n"
-              "option=block|int|64|8..4096|elements with one magnitude; a multiple of 8 that divides the rows of the layers\n"
+              "option=block|int|32|8..4096|elements with one magnitude; a multiple of 8 that divides the rows of the layers\n"
               "option=targets|string|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj||layers, by the last word of their names\n");
 /* end */
 
@@ -184,6 +186,37 @@ static int is_target(const ordo_param *param, const char *targets)
   return 0;
 }
 
+/* A refusal with what to write instead: the largest sizes of blocks that divide the rows of all targets. */
+static ordo_status check_rows(const qlora *self, const char *targets)
+{
+  const ordo_model *model = self->job->model;
+  const ordo_param *bad = NULL;
+  int64_t common = 0; /* the greatest common divisor of the lengths of rows */
+  char text[400], fits[120] = "";
+  size_t used = 0;
+  for (uint32_t i = 0; i < model->n_params; i++) {
+    const ordo_param *param = model->params[i];
+    if (!is_target(param, targets))
+      continue;
+    for (int64_t rest = param->shape[1]; rest != 0;) {
+      const int64_t next = common % rest;
+      common = rest;
+      rest = next;
+    }
+    bad = bad == NULL && param->shape[1] % self->block != 0 ? param : bad;
+  }
+  if (bad == NULL)
+    return ORDO_OK;
+  for (int64_t size = common < 4096 ? common : 4096; size >= 8 && used < sizeof fits - 8; size--)
+    if (size % 8 == 0 && common % size == 0)
+      used += (size_t)snprintf(fits + used, sizeof fits - used, "%s%lld", used > 0 ? ", " : "", (long long)size);
+  snprintf(text, sizeof text, "option 'block' is %lld, which does not divide the rows of %lld elements of '%%.200s'; for all targets: %s",
+           (long long)self->block, (long long)bad->shape[1], used > 0 ? fits : "no multiple of 8 does");
+  return fail(self, ORDO_E_INVALID, text, bad->name,
+              used > 0 ? "write qlora:block=N with one of these"
+                       : "leave layers out of the option 'targets', or change the sizes of the model");
+}
+
 /* snippet: inject */
 /* Freezes everything, packs the targets, adds their adapters. job->model->params is another array after each of them. */
 static ordo_status inject(void *instance)
@@ -192,7 +225,9 @@ static ordo_status inject(void *instance)
   const ordo_job *job = self->job;
   const char *targets = job->option(job->ctx, "targets");
   const uint32_t n = job->model->n_params;
-  ordo_status status = ORDO_OK;
+  ordo_status status = check_rows(self, targets);
+  if (status != ORDO_OK)
+    return status;
   self->values = job->alloc(job->ctx, (size_t)n * 2 * sizeof(float *), ORDO_MEM_OTHER);
   if (self->values == NULL)
     return fail(self, ORDO_E_NOMEM, "no memory for the list of %s", "adapters", "free some memory");
@@ -240,7 +275,7 @@ static ordo_status create(const ordo_job *job, void **instance)
 static ordo_status validate(void *instance)
 {
   const qlora *self = instance;
-  return self->block % 8 == 0 ? ORDO_OK : fail(self, ORDO_E_INVALID, "option 'block' must be a multiple of %s", "8", "use 64");
+  return self->block % 8 == 0 ? ORDO_OK : fail(self, ORDO_E_INVALID, "option 'block' must be a multiple of %s", "8", "use 32");
 }
 
 static void free_values(qlora *self)

@@ -26,7 +26,13 @@ typedef struct cli_verb {
   const char *arguments; /* "NAME|FILE [--json]" */
   const char *summary;
   int (*run)(ordo_cli *cli, int argc, char **argv); /* argv[0] is the verb; null: a program of its own (launch.c) */
+  const char *note;                                 /* a sentence below the options, or null */
 } cli_verb;
+
+/* What planning does not look at. */
+#define CLI_NOTE_OPTIONS                                                                                    \
+  "No code of a plugin runs: whether values of its options contradict each other is checked in the set-up " \
+  "of a run, or before one by `ordo plan --estimate`."
 
 /* All verbs, ends with a null name. */
 const cli_verb *cli_verbs(void);

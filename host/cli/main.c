@@ -11,20 +11,20 @@
 #include <string.h>
 
 static const cli_verb verbs[] = {
-    {"list", "[--json] [--failed]", "plugins found, without running any of their code", cli_list},
-    {"inspect", "NAME|FILE [--json]", "what one plugin declares", cli_inspect},
-    {"plan", "[--strategy E] [--precision E]", "the one dispatch order, or why there is none", cli_plan},
-    {"why", "A B", "why step A comes before step B", cli_why},
-    {"why-not", "STRATEGY [PRECISION]", "why a combination is refused, and what would make it work", cli_why_not},
-    {"matrix", "[--json]", "every strategy with every precision: legal or not", cli_matrix},
-    {"train", "[FILE.ini] [--ranks N] ...", "train a model", NULL},
-    {"eval", "[FILE.ini] [--ranks N] ...", "loss of a model on data", NULL},
-    {"generate", "[FILE.ini] ...", "text from a model", NULL},
-    {"doctor", "[--json]", "what of this machine and installation is in order", cli_doctor},
-    {"explain", "CODE", "the meaning of an error code", cli_explain},
-    {"version", "[--json]", "versions", cli_version},
-    {"help", "[VERB]", "this text, or the options of a verb", cli_help},
-    {NULL, NULL, NULL, NULL},
+    {"list", "[--json] [--failed]", "plugins found, without running any of their code", cli_list, NULL},
+    {"inspect", "NAME|FILE [--json]", "what one plugin declares", cli_inspect, NULL},
+    {"plan", "[--strategy E] [--precision E]", "the one dispatch order, or why there is none", cli_plan, CLI_NOTE_OPTIONS},
+    {"why", "A B", "why step A comes before step B", cli_why, NULL},
+    {"why-not", "STRATEGY [PRECISION]", "why a combination is refused, and what would make it work", cli_why_not, CLI_NOTE_OPTIONS},
+    {"matrix", "[--json]", "every strategy with every precision: legal or not", cli_matrix, NULL},
+    {"train", "[FILE.ini] [--ranks N] ...", "train a model", NULL, NULL},
+    {"eval", "[FILE.ini] [--ranks N] ...", "loss of a model on data", NULL, NULL},
+    {"generate", "[FILE.ini] ...", "text from a model", NULL, NULL},
+    {"doctor", "[--json]", "what of this machine and installation is in order", cli_doctor, NULL},
+    {"explain", "CODE", "the meaning of an error code", cli_explain, NULL},
+    {"version", "[--json]", "versions", cli_version, NULL},
+    {"help", "[VERB]", "this text, or the options of a verb", cli_help, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 const cli_verb *cli_verbs(void)

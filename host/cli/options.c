@@ -82,6 +82,46 @@ static char *unknown_option(char **args, const GPtrArray *names)
   return NULL;
 }
 
+static gboolean has_one_value(const GOptionEntry *entry)
+{
+  return entry->arg == G_OPTION_ARG_STRING || entry->arg == G_OPTION_ARG_INT || entry->arg == G_OPTION_ARG_INT64 ||
+         entry->arg == G_OPTION_ARG_DOUBLE || entry->arg == G_OPTION_ARG_FILENAME;
+}
+
+/* The entry of an option with one value that `word` names, and whether the value is the next word; null for anything else. */
+static const GOptionEntry *valued_option(const char *word, const GOptionEntry *entries, gboolean *separate)
+{
+  gboolean is_long = g_str_has_prefix(word, "--");
+  gsize length = is_long ? strcspn(word + 2, "=") : 0;
+  *separate = !is_long || word[2 + length] == '\0'; /* GLib knows no "-sVALUE" */
+  for (; entries && entries->long_name; entries++) {
+    if (is_long ? strlen(entries->long_name) == length && strncmp(entries->long_name, word + 2, length) == 0
+                : word[0] == '-' && entries->short_name && word[1] == entries->short_name && !word[2])
+      return entries->arg == G_OPTION_ARG_NONE ? NULL : entries;
+  }
+  return NULL;
+}
+
+/* GLib takes the last of two values without a word; two strategies, say, would look composed. The long name of an option that stands
+ * twice (an alias writes to the same place), null if there is none. */
+static const char *repeated_option(char **args, const GOptionEntry *entries, const GOptionEntry *globals)
+{
+  g_autoptr(GHashTable) seen = g_hash_table_new(NULL, NULL);
+  for (; *args && strcmp(*args, "--"); args++) {
+    gboolean separate;
+    const GOptionEntry *entry = valued_option(*args, entries, &separate);
+    if (!entry)
+      entry = valued_option(*args, globals, &separate);
+    if (!entry)
+      continue;
+    if (has_one_value(entry) && !g_hash_table_add(seen, entry->arg_data))
+      return entry->long_name;
+    if (separate && args[1])
+      args++;
+  }
+  return NULL;
+}
+
 static int parse_failed(const ordo_cli *cli, const char *verb, const GError *error, char **args, const GOptionEntry *entries,
                         const GOptionEntry *globals)
 {
@@ -109,6 +149,7 @@ gboolean cli_parse(ordo_cli *cli, const char *verb, const GOptionEntry *entries,
   g_autoptr(GError) error = NULL;
   g_auto(GStrv) args = g_new0(char *, (gsize)argc + 1);
   g_auto(GStrv) original = NULL;
+  const char *twice;
   gboolean good = FALSE;
 
   for (int i = 0; i < argc; i++)
@@ -116,6 +157,7 @@ gboolean cli_parse(ordo_cli *cli, const char *verb, const GOptionEntry *entries,
   original = g_strdupv(args);
   g_option_context_set_help_enabled(parser, FALSE);
   g_option_context_set_summary(parser, self->summary);
+  g_option_context_set_description(parser, self->note);
   if (entries)
     g_option_context_add_main_entries(parser, entries, NULL);
   g_option_context_add_main_entries(parser, globals, NULL);
@@ -126,6 +168,9 @@ gboolean cli_parse(ordo_cli *cli, const char *verb, const GOptionEntry *entries,
     g_autofree char *text = g_option_context_get_help(parser, TRUE, NULL);
     cli_print(text);
     *exit_code = CLI_DONE;
+  } else if ((twice = repeated_option(original + 1, entries, globals))) {
+    g_autofree char *what = g_strdup_printf("--%s is given twice", twice);
+    *exit_code = cli_usage(cli, verb, what, "it has one value; strategies are composed in one expression: --strategy tp=2+fsdp2", NULL);
   } else if (!apply_global(cli, &o)) {
     *exit_code = cli_usage(cli, verb, "--color takes auto, always or never", o.colour, NULL);
   } else {

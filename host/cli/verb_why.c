@@ -127,8 +127,11 @@ int cli_why_not(ordo_cli *cli, int argc, char **argv)
   plan = cli_plan_make(cli, "why-not", &o, &code);
   if (!plan)
     goto out;
+  const int legal = code == CLI_DONE;
   ordo_status status = ordo_plan_why_not(plan, json ? ORDO_RENDER_JSON : ORDO_RENDER_TEXT, &text);
   code = print_answer(cli, status, text, code);
+  if (legal && status == ORDO_OK && !json)
+    cli_print(CLI_NOTE_OPTIONS);
 out:
   ordo_plan_destroy(plan);
   cli_plan_options_clear(&o);

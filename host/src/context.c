@@ -128,19 +128,26 @@ void ordo_context_log(ordo_context *context, int severity, const char *format, .
 
 size_t ordo_context_n_plugins(const ordo_context *context)
 {
-  return ordo_registry_count(context->registry);
+  return context ? ordo_registry_count(context->registry) : 0;
 }
 
 const ordo_plugin_info *ordo_context_plugin(const ordo_context *context, size_t index)
 {
-  const ordo_found *found = ordo_registry_at(context->registry, index);
+  const ordo_found *found = context ? ordo_registry_at(context->registry, index) : NULL;
   return found ? &found->info : NULL;
 }
 
 ordo_status ordo_context_find(ordo_context *context, const char *name, const ordo_plugin_info **info)
 {
   const ordo_found *found = NULL;
+  if (info)
+    *info = NULL;
+  if (!context)
+    return ORDO_E_INVALID;
   ordo_errors_clear(context->errors);
+  if (!name)
+    return ordo_errors_push(context->errors, ORDO_E_INVALID, "E-ARGUMENT-NULL", "ordo_context_find", "it is what is looked for",
+                            "pass an id, an alias, id@version or a path", "'name' is a null pointer");
   ordo_status status = ordo_registry_find(context->registry, name, 0, &found, NULL, context->errors);
   if (info)
     *info = found ? &found->info : NULL;
@@ -149,28 +156,30 @@ ordo_status ordo_context_find(ordo_context *context, const char *name, const ord
 
 char *ordo_context_search_report(ordo_context *context)
 {
-  return ordo_registry_search_report(context->registry);
+  return context ? ordo_registry_search_report(context->registry) : g_strdup("");
 }
 
 size_t ordo_n_errors(const ordo_context *context)
 {
-  return ordo_errors_count(context->errors);
+  return context ? ordo_errors_count(context->errors) : 0;
 }
 
 const ordo_error *ordo_error_at(const ordo_context *context, size_t index)
 {
-  return ordo_errors_at(context->errors, index);
+  return context ? ordo_errors_at(context->errors, index) : NULL;
 }
 
 const ordo_error *ordo_last_error(const ordo_context *context)
 {
-  return ordo_errors_at(context->errors, 0);
+  return context ? ordo_errors_at(context->errors, 0) : NULL;
 }
 
 ordo_status ordo_fail(ordo_context *context, ordo_status status, const char *code, const char *what, const char *where, const char *why,
                       const char *next)
 {
-  return ordo_errors_push(context->errors, status, code, where, why, next, "%s", what ? what : "");
+  if (context)
+    ordo_errors_push(context->errors, status, code, where, why, next, "%s", what ? what : "");
+  return status;
 }
 
 const char *ordo_explain(const char *code)

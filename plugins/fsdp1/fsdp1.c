@@ -51,7 +51,9 @@ ORDO_MANIFEST(
     "option=forward_prefetch|bool|false||gather the next unit before this one computes\n"
     "option=limit_all_gathers|bool|true||at most two units are gathered at a time, the root not counted\n"
     "option=param_dtype|dtype|f32|f32,bf16,f16|type of parameters in all-gathers; weights and optimizer state stay f32\n"
-    "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions; unset: that of param_dtype\n"
+    "option=reduce_dtype|dtype||f32,bf16,f16|type of gradients in reductions; unset: that of param_dtype, for 16-bit gradients their own; "
+    "for "
+    "those f32 sums in f32\n"
     "option=predivide|real||0..|reduce_dtype=f16: divide the mean of the ranks by this before the sum and multiply after it; unset: about "
     "the root of their number\n"
     "option=no_sync|bool|true||accumulate whole gradients and reduce in the last micro-batch; false: reduce in each one, which needs less "
@@ -110,8 +112,7 @@ static void read_sharding(fsdp1 *self)
   options->forward_prefetch = sharding_option_int(self->job, "forward_prefetch", 0) != 0;
   options->limit = sharding_option_int(self->job, "limit_all_gathers", 1) ? 2 : SHARDING_NO_LIMIT;
   options->sync_each = sharding_option_int(self->job, "no_sync", 1) == 0;
-  options->param_dtype = (ordo_dtype)sharding_option_int(self->job, "param_dtype", ORDO_F32);
-  options->reduce_dtype = (ordo_dtype)sharding_option_int(self->job, "reduce_dtype", (int64_t)options->param_dtype);
+  sharding_option_types(self->job, options);
   (void)self->job->option_real(self->job->ctx, "predivide", &options->predivide);
   options->poison = sharding_option_int(self->job, "poison", 1) != 0;
   options->offload =

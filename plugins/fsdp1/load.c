@@ -52,12 +52,21 @@ static ordo_status sync_flat(const fsdp1 *self, const fsdp1_flat_param *flat)
   return status;
 }
 
+/* Packed ones, which the host has loaded, are bytes. */
+static int64_t bytes_of(const ordo_leaf *leaf)
+{
+  const ordo_dtype_ops *ops = leaf->opaque;
+  if (ops == NULL)
+    return leaf->numel * (int64_t)ordo_dtype_size(leaf->dtype);
+  return (leaf->numel + ops->block_elements - 1) / ops->block_elements * ops->block_bytes + ops->side_bytes;
+}
+
 static ordo_status load_ignored(const fsdp1 *self, uint32_t index)
 {
   const ordo_leaf *leaf = self->job->model->leaves[self->ignored_leaves[index]];
   ordo_status status = self->storage[2 * index] != NULL ? sharding_read_leaf(self->job, leaf) : ORDO_OK;
-  if (status == ORDO_OK && self->options.sync_module_states && leaf->opaque == NULL)
-    status = broadcast(self, leaf->data, leaf->numel * (int64_t)ordo_dtype_size(leaf->dtype));
+  if (status == ORDO_OK && self->options.sync_module_states)
+    status = broadcast(self, leaf->data, bytes_of(leaf));
   return status;
 }
 

@@ -34,8 +34,7 @@ void fsdp2_read_options(fsdp2 *self)
   options->forward_prefetch = sharding_option_int(self->job, "forward_prefetch", 0) != 0;
   options->limit = sharding_option_int(self->job, "limit_all_gathers", 1) ? 2 : SHARDING_NO_LIMIT;
   options->sync_each = sharding_option_int(self->job, "no_sync", 1) == 0;
-  options->param_dtype = (ordo_dtype)sharding_option_int(self->job, "param_dtype", ORDO_F32);
-  options->reduce_dtype = (ordo_dtype)sharding_option_int(self->job, "reduce_dtype", (int64_t)options->param_dtype);
+  sharding_option_types(self->job, options);
   self->options.output_dtype = (ordo_dtype)sharding_option_int(self->job, "output_dtype", ORDO_F32);
   double factor = 0.0;
   if (self->job->option_real(self->job->ctx, "divide_factor", &factor) == ORDO_OK)

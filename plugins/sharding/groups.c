@@ -155,6 +155,8 @@ static ordo_status add_group(sharding *s, const sharding_group_spec *spec, uint3
 {
   sharding_group *group = &s->groups[index];
   ordo_status status = check_pieces(s->job, spec);
+  if (status == ORDO_OK)
+    status = sharding_wide_check(s->job, &s->options, spec);
   group->index = index;
   group->run = &s->runs[index];
   group->run->halves = -1;
@@ -419,6 +421,8 @@ static ordo_status fill(sharding *s, const sharding_group_spec *specs, uint32_t 
   if (status == ORDO_OK)
     status = add_low_buffers(s);
   if (status == ORDO_OK)
+    status = sharding_wide_reserve(s);
+  if (status == ORDO_OK)
     status = add_regions(s);
   if (status == ORDO_OK)
     status = add_parts(s);
@@ -549,8 +553,10 @@ void sharding_destroy(sharding *s)
   if (s->grad_block != NULL)
     comm_free(s, s->sum_comm, s->grad_block, gradient_bytes(s), ORDO_MEM_GRADIENTS);
   free_shards(s);
+  sharding_wide_free(s);
   job->free(job->ctx, s->low_recv);
   job->free(job->ctx, s->wire_block);
+  job->free(job->ctx, s->wire_sizes);
   job->free(job->ctx, s->spare_shard);
   job->free(job->ctx, s->staging_gather);
   job->free(job->ctx, s->staging_reduce);

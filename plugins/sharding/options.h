@@ -2,6 +2,7 @@
 #ifndef ORDO_SHARDING_OPTIONS_H
 #define ORDO_SHARDING_OPTIONS_H
 
+#include "sharding.h"
 #include "units.h"
 
 #include <ordo/job.h>
@@ -12,6 +13,8 @@ enum { SHARDING_NO_LIMIT = 1 << 20 }; /* of gathered units: more than any model 
 const char *sharding_option_text(const ordo_job *job, const char *key);
 /* Its number, `unset` if it is unset. */
 int64_t sharding_option_int(const ordo_job *job, const char *key, int64_t unset);
+/* param_dtype and reduce_dtype. Unset, gradients travel in the type of parameters in all-gathers, and those of 16 bits in their own. */
+void sharding_option_types(const ordo_job *job, sharding_options *options);
 /* Index of its word in `words` (ends with a null), 0 if it is unset. */
 int sharding_option_word(const ordo_job *job, const char *key, const char *const *words);
 

@@ -22,7 +22,8 @@ struct sharding_run {
   uint16_t *low_gather;         /* it arrives here in 16 bits */
   int halves;                   /* index of the 16-bit send buffer in use, -1 */
   unsigned char *wire;          /* packed: this rank's bytes, and those of all ranks behind them; null: it travels as it is */
-  int64_t wire_bytes;           /* of a rank */
+  int64_t wire_bytes;           /* of a rank: the sum of wire_sizes */
+  int64_t *wire_sizes;          /* [n_pieces] bytes of each piece as the precision plugin said once, when room was made for them */
   int bound;                    /* the plugin's params point here */
   uint8_t *ready;               /* [n_pieces] gradient written in this micro-batch */
   int in_backward;              /* between the first pre_backward and the last post_backward of a micro-batch */
@@ -84,16 +85,18 @@ struct sharding {
   void *wire_self;
   unsigned char *wire_block; /* slots of wire_slot bytes */
   size_t wire_slot;
+  int64_t *wire_sizes; /* of all groups */
   sharding_group *wire_taken[SHARDING_WIRE_SLOTS];
   float *spare_shard;                     /* sync_each: a reduction that is added to the shard */
   float *staging_gather, *staging_reduce; /* a communicator without pieces */
 
   sharding_group *reducing; /* whose reduction is in flight */
   ordo_request *reduction;
-  ordo_dtype reduction_dtype; /* what travels in it */
-  int reduction_adds;         /* it goes to spare_shard and is added */
-  uint16_t *low_result;       /* a reduction in reduce_dtype arrives here, to be widened */
-  void *sum;                  /* the sum of a whole group arrives here, if it is not scattered */
+  ordo_dtype reduction_dtype;   /* what travels in it */
+  int reduction_adds;           /* it goes to spare_shard and is added */
+  uint16_t *low_result;         /* a reduction in reduce_dtype arrives here, to be widened */
+  float *wide_send, *wide_recv; /* 16-bit gradients in fp32, whole and this rank's part (wide.c); null: none are widened */
+  void *sum;                    /* the sum of a whole group arrives here, if it is not scattered */
 
   sharding_list *prefetch[2]; /* [n_units], forward and backward; null until one is set */
   double divide_factor;
@@ -120,6 +123,12 @@ ORDO_INLINE int sharding_narrows(const sharding *s, const sharding_group *group)
   return group->grad_dtype == ORDO_F32 && s->options.reduce_dtype != ORDO_F32;
 }
 
+/* 16-bit gradients are summed in fp32. */
+ORDO_INLINE int sharding_widens(const sharding *s, const sharding_group *group)
+{
+  return sharding_is_low(group->grad_dtype) && s->options.low_reduce_dtype == ORDO_F32;
+}
+
 /* groups.c */
 /* Every rank gets the whole sum of a group: nothing is sharded, or more ranks are summed than the axis has. */
 int sharding_sums_whole(const sharding *s);
@@ -136,6 +145,15 @@ void sharding_wire_report(const sharding *s);
 ordo_status sharding_wire_start(sharding *s, sharding_group *group);
 /* Unpacks what has `arrived`, and frees the slot. */
 ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived);
+
+/* wide.c */
+ordo_status sharding_wide_check(const ordo_job *job, const sharding_options *options, const sharding_group_spec *spec);
+ordo_status sharding_wide_reserve(sharding *s);
+void sharding_wide_free(sharding *s);
+/* The collective takes the group's gradient in fp32. */
+void sharding_wide_start(sharding *s, const sharding_group *group, ordo_collective *c);
+/* from[shard_numel] is this rank's part of the sum. */
+void sharding_wide_land(sharding *s, sharding_group *group, const float *from);
 
 /* gather.c */
 ordo_status sharding_start_gather(sharding *s, sharding_group *group, int exact);

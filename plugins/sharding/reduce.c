@@ -128,8 +128,9 @@ static void narrow(sharding *s, sharding_group *group, double divisor, ordo_coll
 
 static ordo_status start_reduction(sharding *s, sharding_group *group)
 {
-  const int low = sharding_is_low(group->grad_dtype);
-  ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, NULL, NULL, 0, low ? group->grad_dtype : s->options.reduce_dtype);
+  const int low = sharding_is_low(group->grad_dtype), wide = sharding_widens(s, group);
+  const ordo_dtype dtype = wide ? ORDO_F32 : low ? group->grad_dtype : s->options.reduce_dtype;
+  ordo_collective c = ordo_collective_make(ORDO_REDUCE_SCATTER, NULL, NULL, 0, dtype);
   double ratio = group->run->divide_ratio > 0.0 ? group->run->divide_ratio : s->options.divide_ratio;
   double divisor = s->divide_factor * (ratio > 0.0 ? ratio : 1.0);
   ordo_status status = sharding_finish_reduction(s);
@@ -143,6 +144,8 @@ static ordo_status start_reduction(sharding *s, sharding_group *group)
   c.factor = 1.0 / divisor;
   if (sharding_narrows(s, group))
     narrow(s, group, divisor, &c);
+  if (wide)
+    sharding_wide_start(s, group, &c);
   if (c.n_pieces > 0 && s->staging_reduce != NULL)
     pack_gradient(s, group, &c);
   status = s->sum_comm->start(s->sum_comm->ctx, &c, &s->reduction);
@@ -186,23 +189,25 @@ static void take_part(const sharding *s, const sharding_group *group, void *to)
     if (sharding_narrows(s, group))
       sharding_widen(s->reduction_dtype, s->low_result + from, sharding_touchable(s, p->count), (float *)to + p->shard_offset);
     else
-      memcpy(sharding_at(to, group->grad_dtype, p->shard_offset), sharding_at(s->sum, group->grad_dtype, from),
-             (size_t)sharding_touchable(s, p->count) * ordo_dtype_size(group->grad_dtype));
+      memcpy(sharding_at(to, s->reduction_dtype, p->shard_offset), sharding_at(s->sum, s->reduction_dtype, from),
+             (size_t)sharding_touchable(s, p->count) * ordo_dtype_size(s->reduction_dtype));
   }
 }
 
 static void land(sharding *s, sharding_group *group)
 {
-  void *to = s->reduction_adds ? (void *)s->spare_shard : group->grad_shard;
   const int whole = sharding_sums_whole(s) && !s->options.replicated;
-  const int narrowed = sharding_narrows(s, group);
+  const int narrowed = sharding_narrows(s, group), wide = sharding_widens(s, group);
+  void *to = wide ? (void *)s->wide_recv : s->reduction_adds ? (void *)s->spare_shard : group->grad_shard;
   if (whole)
     take_part(s, group, to);
   else if (s->staging_reduce != NULL && group->run->reduce_pieces != NULL)
     unpack_gradient(s, group, narrowed ? s->low_result : to, ordo_dtype_size(s->reduction_dtype));
   if (narrowed && !whole)
     sharding_widen(s->reduction_dtype, s->low_result, sharding_touchable(s, group->shard_numel), to);
-  if (s->reduction_adds && sharding_is_low(group->grad_dtype))
+  if (wide)
+    sharding_wide_land(s, group, s->options.replicated ? s->wide_send : s->wide_recv);
+  else if (s->reduction_adds && sharding_is_low(group->grad_dtype))
     add_low(s, group);
   else if (s->reduction_adds)
     add(group->grad_shard, s->spare_shard, sharding_touchable(s, group->shard_numel));

@@ -39,13 +39,14 @@ typedef struct sharding_options {
   int64_t reshard_size;      /* 0, or keep 1/reshard_size of it between forward and backward (a divisor of the axis) */
   int backward_prefetch;     /* SHARDING_PREFETCH_ */
   int forward_prefetch;
-  uint32_t limit;          /* groups gathered at a time, 2 */
-  int keep_in_no_sync;     /* micro-batches that only accumulate leave parameters gathered for the next one (SHARD_GRAD_OP) */
-  int sync_each;           /* reduce in every micro-batch into the shard instead of accumulating whole gradients (no_sync) */
-  int replicated;          /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
-  ordo_dtype param_dtype;  /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */
-  ordo_dtype reduce_dtype; /* what travels in reductions, and the type of no_sync accumulation */
-  double predivide;        /* fp16 sums: divided down to the mean of the ranks over this before, and by it after; 0: by the rule of sqrt */
+  uint32_t limit;              /* groups gathered at a time, 2 */
+  int keep_in_no_sync;         /* micro-batches that only accumulate leave parameters gathered for the next one (SHARD_GRAD_OP) */
+  int sync_each;               /* reduce in every micro-batch into the shard instead of accumulating whole gradients (no_sync) */
+  int replicated;              /* nothing is sharded: shard == full, gradients are all-reduced (NO_SHARD) */
+  ordo_dtype param_dtype;      /* what travels in all-gathers; widened to fp32 for an embedder that computes in fp32 */
+  ordo_dtype reduce_dtype;     /* what travels in reductions of fp32 gradients, and the type of their no_sync accumulation */
+  ordo_dtype low_reduce_dtype; /* the same of 16-bit gradients: their own type (also said by 0) or fp32 */
+  double predivide; /* fp16 sums: divided down to the mean of the ranks over this before, and by it after; 0: by the rule of sqrt */
   int poison;
   double divide_ratio; /* gradients are divided by divide_factor times this; 0: 1 */
   const char *offload; /* null, or the directory of the cold tier (cold.h) */

@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MOST_BYTES = 16, MOST_MORE = 4096 }; /* of a packed element, and of a piece on top (precision.h) */
+
 int sharding_wire_packs(const sharding *s, const sharding_group *group)
 {
   return s->wire != NULL && !s->options.replicated && (group->dtype == ORDO_F32 || s->callbacks.leaf != NULL);
@@ -56,10 +58,22 @@ static int64_t raw_bytes(const sharding_group *group, uint32_t piece)
   return group->pieces[piece].count * (int64_t)ordo_dtype_size(group->dtype);
 }
 
-static int64_t wire_bytes(const sharding *s, const sharding_group *group, uint32_t piece)
+/* Asked once: a second answer could be another one, and whoever reserved by the first would be written past. */
+static ordo_status ask(const sharding *s, const sharding_group *group, uint32_t piece, int64_t *bytes)
 {
-  return is_opaque(s, group, piece) ? raw_bytes(group, piece)
-                                    : s->wire->wire_bytes(s->wire_self, leaf_of(s, group, piece), group->pieces[piece].count);
+  const ordo_leaf *leaf = leaf_of(s, group, piece);
+  const int64_t n = group->pieces[piece].count;
+  if (is_opaque(s, group, piece)) {
+    *bytes = raw_bytes(group, piece);
+    return ORDO_OK;
+  }
+  *bytes = s->wire->wire_bytes(s->wire_self, leaf, n);
+  if (*bytes >= (n > 0) && *bytes <= n * MOST_BYTES + MOST_MORE)
+    return ORDO_OK;
+  return sharding_fail(s->job, ORDO_E_INVALID, "report this to the author of the precision plugin",
+                       "wire_bytes of the precision plugin says that %lld elements of '%s' are %lld bytes packed; %d to %lld are possible",
+                       (long long)n, leaf != NULL ? leaf->name : group->name, (long long)*bytes, n > 0,
+                       (long long)(n * MOST_BYTES + MOST_MORE));
 }
 
 static ordo_status pack(const sharding *s, const sharding_group *group, uint32_t piece, unsigned char *at)
@@ -82,6 +96,33 @@ static ordo_status unpack(const sharding *s, const sharding_group *group, uint32
   return ORDO_OK;
 }
 
+/* The sizes of the pieces of every group that is packed. */
+static ordo_status measure(sharding *s, size_t *most)
+{
+  const ordo_job *job = s->job;
+  size_t n = 0, used = 0;
+  for (uint32_t g = 0; g < s->n_groups; g++)
+    n += s->groups[g].n_pieces;
+  if (s->wire_sizes == NULL)
+    s->wire_sizes = job->alloc(job->ctx, (n > 0 ? n : 1) * sizeof *s->wire_sizes, ORDO_MEM_OTHER);
+  if (s->wire_sizes == NULL)
+    return sharding_fail(job, ORDO_E_NOMEM, "free some memory", "no memory for the sizes of %zu packed parameters", n);
+  for (uint32_t g = 0; g < s->n_groups; g++) {
+    sharding_group *group = &s->groups[g];
+    group->run->wire_sizes = s->wire_sizes + used;
+    group->run->wire_bytes = 0;
+    used += group->n_pieces;
+    for (uint32_t i = 0; i < group->n_pieces && sharding_wire_packs(s, group); i++) {
+      ordo_status status = ask(s, group, i, &group->run->wire_sizes[i]);
+      if (status != ORDO_OK)
+        return status;
+      group->run->wire_bytes += group->run->wire_sizes[i];
+    }
+    *most = (size_t)group->run->wire_bytes > *most ? (size_t)group->run->wire_bytes : *most;
+  }
+  return ORDO_OK;
+}
+
 /* Slots for the largest group, on first use: the leaves that the plugin is asked about do not exist before. */
 static ordo_status reserve(sharding *s)
 {
@@ -89,19 +130,9 @@ static ordo_status reserve(sharding *s)
   size_t most = 1;
   if (s->wire_block != NULL)
     return ORDO_OK;
-  for (uint32_t g = 0; g < s->n_groups; g++) {
-    int64_t bytes = 0;
-    for (uint32_t i = 0; i < s->groups[g].n_pieces && sharding_wire_packs(s, &s->groups[g]); i++) {
-      int64_t piece = wire_bytes(s, &s->groups[g], i);
-      if (piece < 0)
-        return sharding_fail(job, ORDO_E_INVALID, "report this to the author of the precision plugin",
-                             "the precision plugin says that %lld elements of '%s' are %lld bytes packed",
-                             (long long)s->groups[g].pieces[i].count, s->groups[g].name, (long long)piece);
-      bytes += piece;
-    }
-    s->groups[g].run->wire_bytes = bytes;
-    most = (size_t)bytes > most ? (size_t)bytes : most;
-  }
+  ordo_status status = measure(s, &most);
+  if (status != ORDO_OK)
+    return status;
   s->wire_slot = (most + 63) / 64 * 64 * ((size_t)s->comm->size + 1);
   s->wire_block = job->alloc(job->ctx, SHARDING_WIRE_SLOTS * s->wire_slot, ORDO_MEM_COMM);
   if (s->wire_block == NULL)
@@ -135,7 +166,7 @@ ordo_status sharding_wire_start(sharding *s, sharding_group *group)
   unsigned char *at = run->wire;
   for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
     status = pack(s, group, i, at);
-    at += wire_bytes(s, group, i);
+    at += run->wire_sizes[i];
   }
   if (status != ORDO_OK) {
     (void)sharding_wire_finish(s, group, 0);
@@ -157,7 +188,7 @@ ordo_status sharding_wire_finish(sharding *s, sharding_group *group, int arrived
   for (int32_t r = 0; r < s->comm->size && arrived; r++)
     for (uint32_t i = 0; i < group->n_pieces && status == ORDO_OK; i++) {
       status = unpack(s, group, i, r, at);
-      at += wire_bytes(s, group, i);
+      at += run->wire_sizes[i];
     }
   for (int i = 0; i < SHARDING_WIRE_SLOTS; i++)
     if (s->wire_taken[i] == group)

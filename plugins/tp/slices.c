@@ -16,13 +16,20 @@ static ordo_status check_leaf(const tp *self, const ordo_leaf *leaf)
   if (leaf->state != ORDO_LEAF_LIVE)
     return sharding_fail(job, ORDO_E_STALE, "this is a defect of the step that replaced it", "leaf '%s' was replaced by %s", leaf->name,
                          leaf->replaced_by != NULL ? leaf->replaced_by : "another step");
-  if (leaf->opaque != NULL || leaf->device != 0)
-    return sharding_fail(job, ORDO_E_UNSUPPORTED, "replicate it with tp:plan=FILE, or keep it in a plain type on the CPU",
-                         "leaf '%s' is stored as %s on device %d and cannot be cut", leaf->name,
-                         leaf->opaque != NULL ? leaf->opaque->name : "a plain type", leaf->device);
   if (placement->n_chunks != 1 || placement->chunks->kind != ORDO_CHUNK_RECT || placement->data[job->axis->index] != ORDO_REPLICATE)
     return sharding_fail(job, ORDO_E_STATE, "partition a model once, before other strategies", "leaf '%s' is no whole parameter",
                          leaf->name);
+  if (self->splits[leaf->params[0]->index].kind == ORDO_TP_REPLICATE)
+    return ORDO_OK;
+  if (leaf->opaque != NULL)
+    return sharding_fail(job, ORDO_E_UNSUPPORTED,
+                         "use another strategy with the plugin that stores it so, or replicate it, with the matrices of its pair, by "
+                         "tp:plan=FILE",
+                         "parameter '%s' is stored as %s and cannot be cut: its blocks of packed elements may lie across the cut",
+                         leaf->name, leaf->opaque->name);
+  if (leaf->device != 0)
+    return sharding_fail(job, ORDO_E_UNSUPPORTED, "replicate it with tp:plan=FILE, or keep it on the CPU",
+                         "leaf '%s' is on device %d and cannot be cut", leaf->name, leaf->device);
   return ORDO_OK;
 }
 
@@ -99,8 +106,11 @@ static ordo_status compare_plans(const tp *self)
   ordo_status status = self->job->mesh->size > 1 ? ordo_comm_run(self->job->mesh->world, &c) : ORDO_OK;
   if (status != ORDO_OK || pair[0] == ~pair[1])
     return status;
-  return sharding_fail(self->job, ORDO_E_MISMATCH, "give every machine the same file", "ranks read different plan files: %s",
-                       self->job->option(self->job->ctx, "plan"));
+  const char *path = self->job->option(self->job->ctx, "plan");
+  if (path == NULL || *path == '\0')
+    return sharding_fail(self->job, ORDO_E_MISMATCH, "let the program give tp_hint by the model alone, the same on every rank",
+                         "ranks hint different splits of the parameters of model '%s'", self->job->model->name);
+  return sharding_fail(self->job, ORDO_E_MISMATCH, "give every machine the same file", "ranks read different plan files: %s", path);
 }
 
 /* Communicators of the ranks that share a parameter whose gradient each of them has a summand of. */

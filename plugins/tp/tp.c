@@ -25,6 +25,7 @@ ORDO_MANIFEST("id=tp\n"
               "flags=self_sharded,needs_identical_data\n"
               "steps=strategy.partition\n"
               "replaces_leaves=strategy.partition\n"
+              "provides=sliced_parameters\n"
               "mesh_axis=model\n"
               "alias=tp_sequence:sequence_parallel=true\n"
               "option=sequence_parallel|bool|false||norms and residuals are computed on a part of the tokens by each rank\n"
@@ -39,14 +40,31 @@ static void *allocate(const ordo_job *job, uint64_t count, size_t size)
   return memory;
 }
 
+static void free_lists(tp *self)
+{
+  self->job->free(self->job->ctx, self->splits);
+  self->job->free(self->job->ctx, self->kinds);
+  self->splits = NULL;
+  self->kinds = NULL;
+}
+
+/* For the parameters that the model has now: steps before strategy.partition may add some (model.inject). */
+static ordo_status lay_out(tp *self)
+{
+  const uint32_t n = self->job->model->n_params;
+  free_lists(self);
+  self->splits = allocate(self->job, n, sizeof *self->splits);
+  self->kinds = allocate(self->job, n, sizeof *self->kinds);
+  return self->splits != NULL && self->kinds != NULL ? tp_layout(self) : ORDO_E_NOMEM;
+}
+
 static void destroy(void *instance)
 {
   tp *self = instance;
   if (self == NULL)
     return;
   tp_release(self);
-  self->job->free(self->job->ctx, self->splits);
-  self->job->free(self->job->ctx, self->kinds);
+  free_lists(self);
   self->job->free(self->job->ctx, self);
 }
 
@@ -64,24 +82,20 @@ static ordo_status create(const ordo_job *job, void **instance)
   self->size = job->axis->size;
   (void)job->option_int(job->ctx, "sequence_parallel", &sequence);
   self->sequence = sequence != 0 && self->size > 1;
-  self->splits = allocate(job, job->model->n_params, sizeof *self->splits);
-  self->kinds = allocate(job, job->model->n_params, sizeof *self->kinds);
-  if (self->splits == NULL || self->kinds == NULL) {
-    destroy(self);
-    return ORDO_E_NOMEM;
-  }
   *instance = self;
   return ORDO_OK;
 }
 
+/* What can be refused before anything is made is refused here; the layout that counts is that of partition. */
 static ordo_status validate(void *instance)
 {
-  return tp_layout(instance);
+  return lay_out(instance);
 }
 
 static ordo_status partition(void *instance)
 {
-  return tp_partition(instance);
+  ordo_status status = lay_out(instance);
+  return status == ORDO_OK ? tp_partition(instance) : status;
 }
 
 static void undo(void *instance, ordo_step step)

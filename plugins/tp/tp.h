@@ -19,8 +19,8 @@ typedef struct tp {
   const ordo_job *job;
   int32_t rank, size;
   int sequence;     /* option sequence_parallel */
-  tp_split *splits; /* [model->n_params] */
-  uint32_t *kinds;  /* [model->n_params] ORDO_TP_, hints overridden by the plan file */
+  tp_split *splits; /* [model->n_params] as of the last layout: validate, then strategy.partition */
+  uint32_t *kinds;  /* the same: ORDO_TP_, hints overridden by the plan file */
   void **storage;   /* slices made by strategy.partition */
   uint32_t n_storage;
 } tp;

@@ -120,7 +120,8 @@ static void a_conflict_is_explained_in_every_form(void **state)
   expect("why-not fsdp1 jointx --ranks 2", 3, "optimizer.create", NULL);
   expect("why-not fsdp1+jointx --ranks 2", 3, "manifest line", NULL);
   expect("why-not --strategy fsdp1 --precision jointx", 3, "optimizer.create", NULL);
-  expect("why-not ddp apex_amp:O2 --ranks 2", 0, NULL, NULL);
+  expect("why-not ddp apex_amp:O2 --ranks 2", 0, "No code of a plugin runs", NULL);
+  expect("plan --help", 0, "No code of a plugin runs", NULL);
   expect("why-not ddp+fsdp2", 0, NULL, NULL);
   expect("why-not fsdp1+fsdp2+jointx", 3, "--strategy fsdp1+fsdp2=2", NULL);
   expect("why-not fsdp1+fsdp2 --ranks 4", 2, NULL, "2 parts have no size");

@@ -48,6 +48,20 @@ static void bad_usage_names_the_nearest(void **state)
   command_expect("help plam", 2, "", "plam");
 }
 
+static void an_option_with_one_value_stands_once(void **state)
+{
+  (void)state;
+  command_expect("plan --precision apex_amp:O1 --precision apex_amp:O2", 2, "", "--precision is given twice");
+  command_expect("plan -p apex_amp:O1 --precision=apex_amp:O1", 2, "", "--precision is given twice");
+  command_expect("plan --strategy ddp --ranks 2 -s fsdp1", 2, "", "--strategy is given twice");
+  command_expect("plan --ranks 2 --world 3", 2, "", "--world is given twice");
+  command_expect("why mesh.init verify --strategy ddp --strategy ddp", 2, "", "--strategy is given twice");
+  command_expect("why-not ddp --precision apex_amp --precision apex_amp", 2, "", "--precision is given twice");
+  command_expect("matrix --ranks 1 --ranks 2", 2, "", "--ranks is given twice");
+  command_expect("list --plugin-path /nonexistent --plugin-path /nonexistent", 0, "", "No such file"); /* it takes several */
+  command_expect("plan --resume --resume", 0, "", NULL);
+}
+
 static void words_that_are_paths_are_no_verbs(void **state)
 {
   (void)state;
@@ -125,6 +139,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(verbs_answer),
       cmocka_unit_test(bad_usage_names_the_nearest),
+      cmocka_unit_test(an_option_with_one_value_stands_once),
       cmocka_unit_test(words_that_are_paths_are_no_verbs),
       cmocka_unit_test(the_page_of_errors_is_up_to_date),
       cmocka_unit_test(codes_stand_in_a_column),

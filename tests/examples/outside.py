@@ -69,14 +69,14 @@ class Outside:
         return self.ordo("plan", "--strategy", strategy, "--precision", precision, "--ranks", "2", *more, paths=paths).stdout
 
     def train(self, strategy, precision, ranks=1, data=None, model=None, **keys):
-        """Trains; returns the directory of the run. Keys as data_order=..., default: 6 sequences a step, 6 steps, AdamW."""
+        """Trains; returns the directory of the run. Keys as data_order=... or "data.order", default: 6 sequences a step, 6 steps, AdamW."""
         self.serial += 1
         output = f"{self.work}/run{self.serial}"
         values = {"data.train": data or f"{self.source}/LICENSE", "data.tokenizer": "bytes", "data.order": "sequential", "train.seq_len": 32,
                   "train.batch": 6, "train.steps": 6, "train.deadline": 60, "optim.name": "adamw", "optim.lr": 1e-2, "optim.clip": 1,
                   "checkpoint.save": "false", "log.peak": "false", "log.progress": "none", "train.output": output}
         values.update({"model.path": model} if model else MODEL)
-        values.update({key.replace("_", ".", 1): value for key, value in keys.items()})
+        values.update({key if "." in key else key.replace("_", ".", 1): value for key, value in keys.items()})
         words = [word for key, value in values.items() for word in (f"--{key}", str(value))]
         done = self.ordo("train", "--strategy", strategy, *(["--precision", precision] if precision else []), "--ranks", str(ranks), *words)
         self.last = done

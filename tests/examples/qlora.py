@@ -11,7 +11,7 @@ from array import array
 
 from outside import LAYERS, Outside, check, distance, losses, read_tensors, rows, summary
 
-RANK, ALPHA, BLOCK = 4, 8.0, 64
+RANK, ALPHA, BLOCK = 4, 8.0, 32
 SCALE = ALPHA / RANK
 LEVELS = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
           -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -144,10 +144,45 @@ with Outside(source, build, prefix) as outside:
     packed = summary(wire)["comm"]["fsdp2"]["all_gather"]["bytes"]
     check(packed == moved + 6 * pieces, f"all-gathers moved {packed} bytes, not {moved + 6 * pieces}: the base was packed, or nothing was")
 
+    # packed leaves that fsdp1 is told to ignore stay with the host: whole on every rank, and the numbers of ddp
+    one = rows(one, *values)
+    for strategy, ranks in (("none", 1), ("fsdp1", 1), ("fsdp1", 2), ("fsdp1:sync_module_states=true", 2),
+                            ("fsdp1:sharding_strategy=NO_SHARD", 2), ("fsdp2", 2)):
+        apart = strategy if strategy == "none" else f"{strategy}:ignored=*_proj.weight"
+        found = rows(outside.must_train(apart, qlora, ranks=ranks), *values)
+        for ours, theirs in zip(found, one):
+            check(abs(ours[0] - theirs[0]) <= 1e-5 * theirs[0] and abs(ours[1] - theirs[1]) <= 2e-4 * theirs[1],
+                  f"{apart} on {ranks} ranks: {ours}, one rank {theirs}")
+
+    # tp cuts the layers: the plan says so, on any number of ranks
+    outside.paths.append(f"{build}/plugins/tp")
+    for strategy in ("tp", "tp=2+fsdp2"):
+        told = outside.ordo("plan", "--strategy", strategy, "--precision", qlora, "--ranks", "4").stdout
+        check("E-PLAN-CONFLICTS" in told and "sliced_parameters" in told, f"{strategy} and qlora: {told}")
+        check(not outside.train(strategy, qlora, ranks=4 if "+" in strategy else 2), f"{strategy} cuts a packed base")
+        check("sliced_parameters" in outside.last.stderr and "(null)" not in outside.last.stderr, f"{strategy}: {outside.last.stderr}")
+    # one that does not say so is refused by name when it comes to the cut
+    example = outside.paths
+    outside.paths = [one for one in example if not one.endswith("/qlora/out")] + [f"{build}/tests/examples"]
+    for strategy, ranks in (("tp", 1), ("tp", 2), ("tp=2+fsdp2", 4)):
+        check(not outside.train(strategy, qlora, ranks=ranks), f"{strategy} cuts a packed base")
+        check("stored as nf4 and cannot be cut" in outside.last.stderr and "q_proj" in outside.last.stderr, f"{strategy}: {outside.last.stderr}")
+    # replicated by a plan file it is not cut, and its adapters train
+    open(f"{outside.work}/mlp.plan", "w").write("model.layers.*.mlp.* = replicate\n")
+    mlp = qlora + ":targets=gate_proj,up_proj,down_proj"
+    for ours, theirs in zip(rows(outside.must_train(f"tp:plan={outside.work}/mlp.plan", mlp, ranks=2), *values), rows(outside.must_train("none", mlp), *values)):
+        check(abs(ours[0] - theirs[0]) <= 1e-5 * theirs[0] and abs(ours[1] - theirs[1]) <= 2e-4 * theirs[1], f"tp beside replicated packed layers: {ours}, one rank {theirs}")
+    outside.paths = example
+
+    # the model that the command makes when it is told nothing has rows of 128 and 352 elements: the example's own block fits
+    check(outside.train("fsdp2", "qlora:rank=8", ranks=2, **{"model.intermediate_size": 352, "model.hidden_size": 128}), outside.last.stderr)
+    check(not outside.train("none", "qlora:block=64", **{"model.intermediate_size": 352, "model.hidden_size": 128}), "blocks of 64 in rows of 352")
+    check("rows of 352 elements" in outside.last.stderr and "down_proj" in outside.last.stderr and "32, 16, 8" in outside.last.stderr, outside.last.stderr)
+
     for strategy, word in (("fsdp2:param_dtype=bf16", "param_dtype"), ("fsdp1", "flat parameters hold")):
         check(not outside.train(strategy, qlora, ranks=2), f"{strategy} trains a base that it cannot shard")
         check(word in outside.last.stderr and "proj" in outside.last.stderr, f"{strategy}: {outside.last.stderr}")
-    for precision, word in (("qlora:block=24", "whole number of blocks"), ("qlora:block=12", "multiple of 8"), ("qlora:targets=none", "target"),
+    for precision, word in (("qlora:block=24", "option 'block' is 24, which does not divide the rows of 64 elements"), ("qlora:block=24", "for all targets: 64, 32, 16, 8"), ("qlora:block=12", "multiple of 8"), ("qlora:targets=none", "target"),
                             ("qlora:targets=lm_head", "lm_head")):
         check(not outside.train("none", precision), f"{precision} is accepted")
         check(word in outside.last.stderr, f"{precision}: {outside.last.stderr}")

@@ -2,6 +2,8 @@
  *
  * What is packed is turned over byte by byte and a byte longer, so training has the numbers of qlora and other counts of bytes. A leaf of
  * the base must not be offered: its bits are no numbers, and a packer of numbers would change them.
+ *
+ * Its manifest does not say that it conflicts with strategies that cut layers, so they have to find out.
  */
 #include <ordo/manifest.h>
 #include <ordo/plugin.h>
@@ -9,11 +11,27 @@
 /* The example has its own table and entry; here it lends everything but them. */
 #undef ORDO_PLUGIN_ENTRY
 #define ORDO_PLUGIN_ENTRY(...) struct qlora_wire_has_another
+#pragma push_macro("ORDO_MANIFEST")
+#undef ORDO_MANIFEST
+#define ORDO_MANIFEST(...) struct qlora_wire_has_another_too
 #define get_extension qlora_get_extension
 
 #include "../../examples/qlora/qlora.c"
 
 #undef get_extension
+#pragma pop_macro("ORDO_MANIFEST")
+
+ORDO_MANIFEST("id=qlora\n"
+              "kind=precision\n"
+              "version=1.0.0\n"
+              "summary=frozen 4-bit base, packed on its way\n"
+              "license=Apache-2.0\n"
+              "steps=model.inject\n"
+              "positional=rank\n"
+              "option=rank|int|8|1..1024|rank of the adapters\n"
+              "option=alpha|real|16|0.0..|adapters are multiplied by alpha / rank\n"
+              "option=block|int|32|8..4096|elements with one magnitude\n"
+              "option=targets|string|q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj||layers\n");
 
 static int64_t wire_bytes(void *self, const ordo_leaf *leaf, int64_t n)
 {

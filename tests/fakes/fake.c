@@ -1,6 +1,6 @@
 /* fake.c - a plugin that does nothing, for every manifest of fakes.h: -DFAKE_MANIFEST=FAKE_DDP -DFAKE_ID="ddp".
  *
- * The tables are complete (each step that some manifest declares is there and succeeds), so loading one is legal and only its manifest
+ * The table is filled from the manifest (each step that it declares is there and succeeds), so loading one is legal and only its manifest
  * tells it from another. */
 #include "fakes.h"
 #include <ordo/manifest.h>
@@ -45,51 +45,49 @@ static ordo_status reduce(void *self, const ordo_step_info *info)
   return ORDO_OK;
 }
 
-static const ordo_strategy strategy = {
-    .struct_size = sizeof strategy,
-    .create = create,
-    .destroy = destroy,
-    .inject = succeed,
-    .partition = succeed,
-    .wrap = succeed,
-    .prepare_joint = succeed_with_optimizer,
-    .prepare_optimizer = succeed_with_optimizer,
-    .reduce = reduce,
-};
-
-static const ordo_precision precision = {
-    .struct_size = sizeof precision,
-    .create = create,
-    .destroy = destroy,
-    .convert_model = succeed,
-    .wrap_optimizer = succeed_with_optimizer,
-    .initialize = succeed_with_optimizer,
-};
-
 static ordo_status post_step(void *self, const ordo_step_info *info)
 {
   (void)info;
   return succeed(self);
 }
 
-/* The same for a manifest that declares events=step.post_step. */
-static const ordo_strategy strategy_with_event = {
-    .struct_size = sizeof strategy_with_event,
-    .create = create,
-    .destroy = destroy,
-    .prepare_optimizer = succeed_with_optimizer,
-    .reduce = reduce,
-    .post_step = post_step,
-};
+static int declares(const char *words)
+{
+  return strstr(FAKE_MANIFEST, words) != NULL;
+}
+
+/* A table has what its manifest declares, and nothing else. */
+static const ordo_strategy *fill_strategy(void)
+{
+  static ordo_strategy table = {.struct_size = sizeof table, .create = create, .destroy = destroy};
+  table.inject = declares("model.inject") ? succeed : NULL;
+  table.partition = declares("strategy.partition") ? succeed : NULL;
+  table.wrap = declares("strategy.wrap") ? succeed : NULL;
+  table.prepare_joint = declares("strategy.prepare_joint") ? succeed_with_optimizer : NULL;
+  table.prepare_optimizer = declares("strategy.prepare_optimizer") ? succeed_with_optimizer : NULL;
+  table.reduce = declares("reduces=yes") ? reduce : NULL;
+  table.post_step = declares("events=step.post_step") ? post_step : NULL;
+  return &table;
+}
+
+static const ordo_precision *fill_precision(void)
+{
+  static ordo_precision table = {.struct_size = sizeof table, .create = create, .destroy = destroy};
+  table.inject = declares("model.inject") ? succeed : NULL;
+  table.convert_model = declares("precision.convert_model") ? succeed : NULL;
+  table.wrap_optimizer = declares("precision.wrap_optimizer") ? succeed_with_optimizer : NULL;
+  table.initialize = declares("precision.initialize") ? succeed_with_optimizer : NULL;
+  return &table;
+}
 
 static const void *get_extension(const char *id)
 {
   if (!id)
     return NULL;
-  if (strcmp(id, ORDO_STRATEGY_EXTENSION) == 0 && strstr(FAKE_MANIFEST, "\nkind=strategy\n"))
-    return strstr(FAKE_MANIFEST, "events=step.post_step") ? &strategy_with_event : &strategy;
-  if (strcmp(id, ORDO_PRECISION_EXTENSION) == 0 && strstr(FAKE_MANIFEST, "\nkind=precision\n"))
-    return &precision;
+  if (strcmp(id, ORDO_STRATEGY_EXTENSION) == 0 && declares("\nkind=strategy\n"))
+    return fill_strategy();
+  if (strcmp(id, ORDO_PRECISION_EXTENSION) == 0 && declares("\nkind=precision\n"))
+    return fill_precision();
   return NULL;
 }
 

@@ -10,6 +10,11 @@ train --model.kv_heads 3 --model.heads 4; expect 2 "multiple of kv_heads"
 train --model.layers 10000 --model.hidden_size 1048576; expect 1 E-TRAIN-MEMORY "GiB"
 train --train.seq_len 1 --model.intermediate_size 1 --model.hidden_size 2 --model.heads 1; expect 0
 train --train.steps 0; expect 0 "0 steps"
+export ORDO_BF16_GEMM=yes # it would be taken as unset, and what is measured be something else
+train --train.steps 0; expect 2 E-CONFIG-VALUE "ORDO_BF16_GEMM=yes is not understood"
+export ORDO_BF16_GEMM=auto
+train --train.steps 0; expect 0
+unset ORDO_BF16_GEMM
 train --train.batch 1 --ranks 3; expect 0 "5 steps"
 
 echo "an exploding loss: one error, the weights are kept, the run of another directory is not touched"

@@ -10,11 +10,23 @@
 #define BF16_GEMM_H
 
 #include <stdint.h>
+#include <string.h>
 
 struct bf16_gemm;
 
 /* "auto" (also unset or empty): on processors with AMX; "on": wherever the library runs, to test it; "off": never. */
 #define BF16_GEMM_VARIABLE "ORDO_BF16_GEMM"
+
+enum bf16_gemm_wish { BF16_GEMM_AUTO, BF16_GEMM_ON, BF16_GEMM_OFF };
+
+/* One of bf16_gemm_wish for the variable's value (null: unset), -1 for another word, which bf16_gemm_create takes as auto: whoever reads
+ * settings refuses it first. */
+static inline int bf16_gemm_wish(const char *word)
+{
+  if (word == NULL || *word == '\0' || strcmp(word, "auto") == 0)
+    return BF16_GEMM_AUTO;
+  return strcmp(word, "on") == 0 ? BF16_GEMM_ON : strcmp(word, "off") == 0 ? BF16_GEMM_OFF : -1;
+}
 
 /* Null where products should stay in fp32: not built in, no matrix units, or no memory. Freed with bf16_gemm_destroy. [step] since 0.1 */
 struct bf16_gemm *bf16_gemm_create(void);

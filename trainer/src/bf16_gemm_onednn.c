@@ -45,11 +45,9 @@ struct bf16_gemm {
 
 static int is_wanted(void)
 {
-  const char *wish = getenv(BF16_GEMM_VARIABLE);
-  if (wish != NULL && strcmp(wish, "off") == 0)
-    return 0;
-  if (wish != NULL && strcmp(wish, "on") == 0)
-    return 1;
+  const int wish = bf16_gemm_wish(getenv(BF16_GEMM_VARIABLE));
+  if (wish == BF16_GEMM_OFF || wish == BF16_GEMM_ON)
+    return wish == BF16_GEMM_ON;
   const unsigned amx = dnnl_cpu_isa_avx512_core_amx; /* a set of bits; the library asks the kernel for the tiles */
   return ((unsigned)dnnl_get_effective_cpu_isa() & amx) == amx;
 }

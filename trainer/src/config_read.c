@@ -167,6 +167,21 @@ static void read_option(ordo_config *config, int argc, char **argv, int i, ordo_
     *status = ORDO_E_INVALID;
 }
 
+/* `ordo plan` has short names for what is written out here. The word after one that looks like its value is skipped, not taken for a file.
+ */
+static void unknown_short(const ordo_config *config, const char *word, ordo_status *status, ordo_problems *problems)
+{
+  static const char *const long_names[][2] = {{"-s", "--strategy"}, {"-p", "--precision"}, {"-n", "--ranks"}};
+  g_autofree char *next = g_strdup_printf("`ordo %s --help` lists all options", ordo_config_verb(config));
+  for (size_t i = 0; i < G_N_ELEMENTS(long_names); i++)
+    if (g_str_has_prefix(word, long_names[i][0])) {
+      g_free(next);
+      next = g_strdup_printf("did you mean: %s? `ordo %s --help` lists all options", long_names[i][1], ordo_config_verb(config));
+    }
+  *status = ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-USAGE", word, "options begin with two dashes", next, "unknown option %s",
+                               word);
+}
+
 /* The configuration file named by the arguments, null for none. A word that is the value of an option is not one. */
 static const char *find_file(const ordo_config *config, int argc, char **argv, GArray *options, ordo_status *status,
                              ordo_problems *problems)
@@ -189,20 +204,40 @@ static const char *find_file(const ordo_config *config, int argc, char **argv, G
       if (takes && i + 1 < argc && !(is_bool && g_str_has_prefix(argv[i + 1], "--")) &&
           (found >= 0 || !g_str_has_prefix(argv[i + 1], "--")))
         i++;
-    } else if (*argv[i] == '-' && argv[i][1])
-      *status = strcmp(argv[i], "-h") == 0 ? *status : usage(config, argv[i], "options begin with two dashes", problems);
-    else
+    } else if (*argv[i] == '-' && argv[i][1]) {
+      if (strcmp(argv[i], "-h") == 0)
+        continue;
+      unknown_short(config, argv[i], status, problems);
+      if (!argv[i][2] && i + 1 < argc && *argv[i + 1] != '-' && !g_str_has_suffix(argv[i + 1], ".ini"))
+        i++;
+    } else
       given = argv[i];
     if (given && path)
       *status = usage(config, given, "there is a configuration file already", problems);
-    path = given ? given : path;
+    path = path ? path : given;
   }
   return path;
+}
+
+/* Of other keys the last value counts, so that a script can be called with exceptions; two expressions would look composed. */
+static gboolean stands_twice(const char *word, gboolean seen[ORDO_N_KEYS], ordo_status *status, ordo_problems *problems)
+{
+  g_autofree char *name = g_strndup(word + 2, strcspn(word + 2, "=")), *origin = g_strconcat("--", name, NULL);
+  int found = find_key(name);
+  gboolean again = found >= 0 && seen[found] && (found == ORDO_KEY_strategy_name || found == ORDO_KEY_precision_name);
+  if (found >= 0)
+    seen[found] = TRUE;
+  if (again)
+    *status =
+        ordo_problems_push(problems, ORDO_E_INVALID, "E-CONFIG-KEY", origin, "it has one value",
+                           "write one expression; strategies are composed with '+': --strategy tp=2+fsdp2", "%s is given twice", origin);
+  return again;
 }
 
 ordo_status ordo_config_read_arguments(ordo_config *config, int argc, char **argv, int *help, ordo_problems *problems)
 {
   g_autoptr(GArray) options = g_array_new(FALSE, FALSE, sizeof(int));
+  gboolean seen[ORDO_N_KEYS] = {FALSE};
   ordo_status status = ORDO_OK;
   const char *path;
   *help = 0;
@@ -215,7 +250,10 @@ ordo_status ordo_config_read_arguments(ordo_config *config, int argc, char **arg
     ordo_status one = ordo_config_read_file(config, path, problems);
     status = status == ORDO_OK ? one : status;
   }
-  for (guint i = 0; i < options->len; i++)
-    read_option(config, argc, argv, g_array_index(options, int, i), &status, problems);
+  for (guint i = 0; i < options->len; i++) {
+    const int at = g_array_index(options, int, i);
+    if (!stands_twice(argv[at], seen, &status, problems))
+      read_option(config, argc, argv, at, &status, problems);
+  }
   return status;
 }

@@ -69,14 +69,15 @@ static ordo_status dump_logits(ordo_run *run, ordo_embed *embed, const ordo_data
 
 static void print_answer(const ordo_run *run, const ordo_data *data, int64_t n, const ordo_loss_sum *sum)
 {
-  double loss = sum->sum / sum->count;
+  double loss = ordo_metrics_shown(sum->sum / sum->count);
   double fraction = ordo_config_real(run->config, ORDO_KEY_data_validation_fraction);
   g_autoptr(GString) object = g_string_new("{");
   if (fraction > 0)
     printf("measured on the last %g %% of data.train (data.validation_fraction)\n", 100 * fraction);
-  printf("loss %.6f nats per token, perplexity %.4f, %.0f tokens in %" G_GINT64_FORMAT " sequences\n", loss, exp(loss), sum->count, n);
+  printf("loss %.6f nats per token, perplexity %.4f, %.0f tokens in %" G_GINT64_FORMAT " sequences\n", loss, ordo_metrics_shown(exp(loss)),
+         sum->count, n);
   if (sum->bytes > 0)
-    printf("%.6f nats per byte\n", sum->sum / sum->bytes);
+    printf("%.6f nats per byte\n", ordo_metrics_shown(sum->sum / sum->bytes));
   ordo_metrics_number(object, "loss", loss);
   ordo_metrics_number(object, "perplexity", exp(loss));
   ordo_metrics_number(object, "nats_per_byte", sum->bytes > 0 ? sum->sum / sum->bytes : NAN);

@@ -53,6 +53,11 @@ void ordo_metrics_plugin(void *ctx, const char *plugin, const char *name, double
   g_hash_table_replace(metrics->plugin, key, g_memdup2(&value, sizeof value));
 }
 
+double ordo_metrics_shown(double value)
+{
+  return isnan(value) ? copysign(value, 1.0) : value;
+}
+
 void ordo_metrics_number(GString *object, const char *key, double value)
 {
   char text[G_ASCII_DTOSTR_BUF_SIZE] = "null";
@@ -119,7 +124,7 @@ static void print_line(const ordo_metrics *metrics, const ordo_step_outcome *o, 
 {
   g_autoptr(GString) line = g_string_new(metrics->bar ? "\r" : "");
   g_string_append_printf(line, "step %5" G_GINT64_FORMAT "/%" G_GINT64_FORMAT "  loss %.6f  gnorm %.4f  lr %.3e  %.0f tok/s  %.1f ms",
-                         o->result.step, metrics->steps, o->loss, o->result.grad_norm, o->lr,
+                         o->result.step, metrics->steps, ordo_metrics_shown(o->loss), ordo_metrics_shown(o->result.grad_norm), o->lr,
                          metrics->average_weight > 0 ? metrics->average / metrics->average_weight : metrics->tokens_per_step / seconds,
                          seconds * 1e3);
   if (metrics->peak > 0)

@@ -38,6 +38,8 @@ ordo_status ordo_metrics_step(ordo_metrics *metrics, const ordo_step_outcome *ou
 /* Ends a changing line, so that other text can follow. */
 void ordo_metrics_end_line(const ordo_metrics *metrics);
 void ordo_metrics_close(ordo_metrics *metrics);
+/* The number as people are shown it: a NaN without the sign that computations leave on it. */
+double ordo_metrics_shown(double value);
 /* Appends `"key":number` with a comma before it unless it is first in the object; null if not finite. */
 void ordo_metrics_number(GString *object, const char *key, double value);
 /* Floating-point operations of a training step per token: 6 per matrix element and 12 * layers * heads * head_dim * T for

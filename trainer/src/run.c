@@ -1,6 +1,7 @@
 /* run.c - see run.h. */
 #include "run.h"
 
+#include "bf16_gemm.h"
 #include "json_text.h"
 #include "kernels_memory.h"
 #include "model_tokenizer.h"
@@ -89,11 +90,21 @@ static ordo_status check_estimate(ordo_run *run)
   return status;
 }
 
+/* A word that nobody knows would leave the choice as it was, and a measurement would be of something else. */
+static ordo_status check_bf16_gemm(ordo_run *run)
+{
+  if (bf16_gemm_wish(g_getenv(BF16_GEMM_VARIABLE)) >= 0)
+    return ORDO_OK;
+  return ordo_problems_push(&run->problems, ORDO_E_INVALID, "E-CONFIG-VALUE", "environment variable " BF16_GEMM_VARIABLE,
+                            "it says where products of bf16 are computed: auto, on or off", "set it to one of them, or unset it",
+                            BF16_GEMM_VARIABLE "=%s is not understood", g_getenv(BF16_GEMM_VARIABLE));
+}
+
 static ordo_status check_configuration(ordo_run *run)
 {
   const ordo_config *c = run->config;
   ordo_problems *p = &run->problems;
-  ordo_status status = ORDO_OK;
+  ordo_status status = check_bf16_gemm(run);
   gboolean given = *ordo_config_string(c, ORDO_KEY_model_path) != '\0';
   for (ordo_key key = ORDO_KEY_model_layers; trains(run) && given && key <= ORDO_KEY_model_initializer_range; key++)
     if (ordo_config_is_set(c, key))

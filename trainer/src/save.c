@@ -72,6 +72,14 @@ static ordo_status merge(ordo_embed *embed, const ordo_param *param, float *full
   return status;
 }
 
+/* Gradients are reduced and not yet unscaled: in a file they have no loss scale. */
+static void unscale(ordo_embed *embed, int32_t what, int64_t n, float *full)
+{
+  const double scale = ordo_session_loss_scale(ordo_embed_session(embed));
+  for (int64_t i = 0; what == ORDO_GATHER_GRADIENT && scale != 1.0 && i < n; i++)
+    full[i] = (float)((double)full[i] / scale);
+}
+
 static ordo_status write_all(ordo_embed *embed, ordo_context *context, ordo_safetensors_writer *writer, int32_t what, gboolean merged,
                              float *full, ordo_problems *problems)
 {
@@ -83,6 +91,8 @@ static ordo_status write_all(ordo_embed *embed, ordo_context *context, ordo_safe
     status = ordo_embed_gather(embed, model->params[p], what, full);
     if (status == ORDO_OK && merged)
       status = merge(embed, model->params[p], full);
+    if (status == ORDO_OK)
+      unscale(embed, what, model->params[p]->numel, full);
     if (status == ORDO_OK && writer && written == ORDO_OK) /* after a write error the gathers go on, or the other ranks would wait */
       written = ordo_safetensors_writer_write(writer, full, problems);
   }

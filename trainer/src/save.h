@@ -5,7 +5,8 @@
 
 #include "embed.h"
 
-/* One file with every parameter once (a tied head is left out): weights, or gradients (`what` as for ordo_embed_gather). */
+/* One file with every parameter once (a tied head is left out): weights, or gradients (`what` as for ordo_embed_gather) without
+ * the loss scale. */
 ordo_status ordo_save_tensors(ordo_embed *embed, const char *path, int32_t what, ordo_dtype dtype, const char *text);
 /* A directory with config.json, model.safetensors (weights of layers with an adapter include it) and the tokenizer it was trained with (as
  * data.tokenizer; empty: unknown). It takes its name when it is complete. */

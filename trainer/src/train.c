@@ -175,9 +175,9 @@ static ordo_status validate(ordo_run *run, training *t)
   if (status != ORDO_OK)
     return status;
   ordo_metrics_end_line(&t->metrics);
-  ordo_run_say(run, "validation after step %" G_GINT64_FORMAT ": loss %.6f", t->done, sum->sum / sum->count);
+  ordo_run_say(run, "validation after step %" G_GINT64_FORMAT ": loss %.6f", t->done, ordo_metrics_shown(sum->sum / sum->count));
   if (sum->bytes > 0)
-    ordo_run_say(run, ", %.6f nats per byte", sum->sum / sum->bytes);
+    ordo_run_say(run, ", %.6f nats per byte", ordo_metrics_shown(sum->sum / sum->bytes));
   ordo_run_say(run, " (%.0f tokens)\n", sum->count);
   if (t->validation_file) {
     g_autoptr(GString) object = g_string_new("{");

@@ -9,6 +9,9 @@
  *   step_begin  per micro-batch { micro_begin; per unit { pre_forward, post_forward }; per unit, last first { pre_backward,
  *   grad_ready per param, post_backward }; micro_end }  step_end
  * The host refuses another order (ORDO_E_STATE, both states named).
+ *
+ * A pointer may be null where its comment says so; elsewhere a null pointer is ORDO_E_INVALID (E-ARGUMENT-NULL), and a null session
+ * ORDO_E_INVALID without a record, or 0, 1 or null from functions that answer no status.
  */
 #ifndef ORDO_SESSION_H
 #define ORDO_SESSION_H
@@ -152,9 +155,13 @@ ORDO_EXPORT ordo_status ordo_session_step_begin(ordo_session *session, int32_t n
  * divides or gradients are fp16 (which would overflow as a sum over tokens). [step] since 0.1 */
 ORDO_EXPORT double ordo_session_loss_factor(const ordo_session *session);
 /* The micro-batches that follow belong to another loss of the session (0 at the start of each step), which may have another scale:
- * gradients held so far are brought to it. Legal in a step between micro-batches. Errors: INVALID (the precision plugin has no such
- * loss), UNSUPPORTED (a strategy reduces every micro-batch). [step] since 0.1 */
+ * gradients held so far are brought to it. Legal in a step where a micro-batch follows; all ranks alike, or step_end answers MISMATCH
+ * (E-STEP-LOSS-DIFFERS). Only a loss under which a micro-batch ran was used by the step. Errors: INVALID (the precision plugin has no such
+ * loss), STATE, UNSUPPORTED (a strategy reduces every micro-batch). [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_select_loss(ordo_session *session, uint32_t loss_id);
+/* By how much the loss scale makes gradients larger after reduce_gradients, before step.unscale takes it out: divide by it what is looked
+ * at there. 1 without one. [step] since 0.1 */
+ORDO_EXPORT double ordo_session_loss_scale(const ordo_session *session);
 /* The global weight of the running step. [step] since 0.1 */
 ORDO_EXPORT double ordo_session_step_weight(const ordo_session *session);
 ORDO_EXPORT ordo_status ordo_session_micro_begin(ordo_session *session);                                 /* [step] since 0.1 */
@@ -168,7 +175,8 @@ ORDO_EXPORT ordo_status ordo_session_micro_end(ordo_session *session);          
 /* 1 if the next write to the param's gradient must add, 0 if it may overwrite. [step] since 0.1 */
 ORDO_EXPORT int ordo_session_grad_adds(const ordo_session *session, uint32_t model, uint32_t param);
 /* Runs the plan's step events: reduce, divide, unscale, vote, norm, clip, optimizer, post_step, scheduler. Collective. Errors:
- * INVARIANT (a leaf was not reduced, the norm is not finite without a scaler, nothing changed), those of plugins. [step] since 0.1 */
+ * INVARIANT (a leaf was not reduced, the norm is not finite without a scaler, nothing changed), MISMATCH (ranks ran other losses or loss
+ * scales, nothing changed; or a scaler gave up on another rank), those of plugins. [step] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_step_end(ordo_session *session, ordo_step_result *result);
 /* Steps 1-3 of step_end only (reduce, divide), leaving true gradients in the leaves for inspection; step_end must follow. [step] since 0.1
  */
@@ -239,7 +247,8 @@ ORDO_EXPORT ordo_status ordo_session_resume_at(ordo_session *session, uint32_t m
  * becomes what is needed; a null blob only asks. 0 bytes without a plugin that has state. [main] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_precision_save(ordo_session *session, uint32_t model, void *blob, size_t *size);
 /* The inverse, in restore.precision or between steps; `version` is the plugin's when it was saved (null: this one's). Errors: STATE
- * (before precision.wrap_optimizer), NOT_FOUND (no plugin with state), those of the plugin. [main] since 0.1 */
+ * (before precision.wrap_optimizer), NOT_FOUND (no plugin with state), those of the plugin. Local; if the loss scales of ranks differ
+ * afterwards the next step_end answers MISMATCH on all of them. [main] since 0.1 */
 ORDO_EXPORT ordo_status ordo_session_precision_load(ordo_session *session, uint32_t model, const void *blob, size_t size,
                                                     const char *version);
 

@@ -107,10 +107,10 @@ static size_t edit_distance(const char *a, const char *b)
 
 const char *ordo_nearest_name(const char *name, const char *const *names)
 {
-  size_t length = strlen(name);
+  size_t length = name ? strlen(name) : 0;
   size_t best_distance = MAX((size_t)2, length / 3) + 1;
   const char *best = NULL;
-  if (length > 256)
+  if (!name || !names || length > 256)
     return NULL;
   for (; *names; names++) {
     if (strlen(*names) > 256)

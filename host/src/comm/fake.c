@@ -94,6 +94,8 @@ static void fake_destroy(void *ctx)
 
 ordo_status ordo_comm_fake_create(ordo_context *context, int32_t rank, int32_t size, ordo_comm_provider **provider)
 {
+  if (!provider)
+    return ORDO_E_INVALID;
   if (context)
     ordo_errors_clear(context->errors);
   if (size < 1 || rank < 0 || rank >= size) {

@@ -241,6 +241,8 @@ static ordo_status create(ordo_context *context, MPI_Comm comm, gboolean started
 ordo_status ordo_comm_mpi_create(ordo_context *context, MPI_Comm comm, const ordo_mpi_options *options, ordo_comm_provider **provider)
 {
   gboolean started = FALSE;
+  if (!provider)
+    return ORDO_E_INVALID;
   *provider = NULL;
   if (context)
     ordo_errors_clear(context->errors);
@@ -251,6 +253,8 @@ ordo_status ordo_comm_mpi_create(ordo_context *context, MPI_Comm comm, const ord
 ordo_status ordo_comm_mpi_create_f(ordo_context *context, MPI_Fint comm, const ordo_mpi_options *options, ordo_comm_provider **provider)
 {
   gboolean started = FALSE;
+  if (!provider)
+    return ORDO_E_INVALID;
   *provider = NULL;
   if (context)
     ordo_errors_clear(context->errors);

@@ -90,6 +90,8 @@ static void single_destroy(void *ctx)
 
 ordo_status ordo_comm_single_create(ordo_context *context, ordo_comm_provider **provider)
 {
+  if (!provider)
+    return ORDO_E_INVALID;
   ordo_hub *hub = g_new(ordo_hub, 1);
   if (context)
     ordo_errors_clear(context->errors);

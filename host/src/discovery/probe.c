@@ -86,6 +86,38 @@ static void fill_from_manifest(ordo_plugin_info *info, const ordo_manifest *mani
   info->steps = lines_text(manifest, "steps");
 }
 
+static gboolean depends_on_options(const ordo_manifest *manifest)
+{
+  for (guint i = 0; i < manifest->lines->len; i++) {
+    const ordo_manifest_line *line = g_ptr_array_index(manifest->lines, i);
+    if (line->condition && (!strcmp(line->key, "flags") || !strcmp(line->key, "steps") || !strcmp(line->key, "replaces_leaves")))
+      return TRUE;
+  }
+  return FALSE;
+}
+
+static const char *default_of(gpointer user, const char *key)
+{
+  const ordo_option_schema *schema = ordo_manifest_option(user, key);
+  return schema ? schema->default_text : NULL;
+}
+
+/* Flags and steps that contradict each other whatever the options are: such a plugin can be in no plan. Where options decide, the plan
+ * says so of those that were given. Null: no contradiction. */
+static char *contradiction(ordo_manifest *manifest)
+{
+  char *reason = NULL;
+  if (depends_on_options(manifest))
+    return NULL;
+  ordo_errors *errors = ordo_errors_new();
+  ordo_decl *decl = ordo_decl_from_manifest(manifest, default_of, manifest, errors);
+  if (!decl)
+    reason = findings_text(errors);
+  ordo_decl_free(decl);
+  ordo_errors_free(errors);
+  return reason;
+}
+
 static char *judge_manifest(ordo_probe *probe, const ordo_elf *elf)
 {
   probe->code = "E-PLUGIN-REFUSED";
@@ -102,6 +134,9 @@ static char *judge_manifest(ordo_probe *probe, const ordo_elf *elf)
   if (!manifest)
     return reason;
   fill_from_manifest(&probe->found.info, manifest);
+  reason = contradiction(manifest);
+  if (reason)
+    return reason;
   probe->code = "E-PLUGIN-ABI";
   if (manifest->abi_major != ORDO_ABI_MAJOR)
     return g_strdup_printf("it was built for plugin ABI %u.%u, this host has %u.%u; %s", manifest->abi_major, manifest->abi_minor,

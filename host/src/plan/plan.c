@@ -317,25 +317,25 @@ int ordo_plan_is_legal(const ordo_plan *plan)
 
 size_t ordo_plan_n_nodes(const ordo_plan *plan)
 {
-  return plan->nodes->len;
+  return plan ? plan->nodes->len : 0;
 }
 
 const ordo_plan_node *ordo_plan_node_at(const ordo_plan *plan, size_t index)
 {
-  return index < plan->nodes->len ? &g_array_index(plan->nodes, ordo_plan_node, index) : NULL;
+  return plan && index < plan->nodes->len ? &g_array_index(plan->nodes, ordo_plan_node, index) : NULL;
 }
 
 size_t ordo_plan_n_events(const ordo_plan *plan)
 {
-  return plan->events->len;
+  return plan ? plan->events->len : 0;
 }
 
 const ordo_plan_event *ordo_plan_event_at(const ordo_plan *plan, size_t index)
 {
-  return index < plan->events->len ? &g_array_index(plan->events, ordo_plan_event, index) : NULL;
+  return plan && index < plan->events->len ? &g_array_index(plan->events, ordo_plan_event, index) : NULL;
 }
 
 const char *ordo_plan_digest(const ordo_plan *plan)
 {
-  return plan->digest;
+  return plan ? plan->digest : "";
 }

@@ -184,6 +184,8 @@ static char *steps_text(const ordo_plan *plan)
 char *ordo_plan_render(const ordo_plan *plan, uint32_t form, uint32_t flags)
 {
   gboolean colour = (flags & ORDO_RENDER_COLOUR) != 0;
+  if (!plan)
+    return NULL;
   switch (form) {
   case ORDO_RENDER_EXPLAIN:
     return plan_text(plan, TRUE, colour);

@@ -22,7 +22,7 @@ gboolean ordo_activation_wanted(const ordo_instance *instance, uint32_t point, c
 
 int ordo_session_wants_activation(const ordo_session *session, uint32_t index, uint32_t point, uint32_t param, int32_t backward)
 {
-  const ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
+  const ordo_model_state *model = session && index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
   if (!model || param >= model->params->len)
     return 0;
   for (guint i = 0; i < session->order->len; i++) {
@@ -35,14 +35,17 @@ int ordo_session_wants_activation(const ordo_session *session, uint32_t index, u
 
 void ordo_session_residual(const ordo_session *session, uint32_t index, int32_t *parts, int32_t *at)
 {
-  const ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
-  *parts = 1;
-  *at = 0;
-  for (guint i = 0; i < session->order->len; i++) {
+  const ordo_model_state *model = session && index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
+  int32_t n = 1, mine = 0;
+  for (guint i = 0; model && i < session->order->len; i++) {
     const ordo_instance *instance = g_ptr_array_index(session->order, i);
     if (transforms(instance, model) && ORDO_CAN(instance->plugin->strategy, ordo_strategy, residual))
-      instance->plugin->strategy->residual(instance->self, parts, at);
+      instance->plugin->strategy->residual(instance->self, &n, &mine);
   }
+  if (parts)
+    *parts = n;
+  if (at)
+    *at = mine;
 }
 
 static ordo_status compare(ordo_session *session, const ordo_axis *axis, const ordo_instance *owner, guint64 checksum)
@@ -67,6 +70,9 @@ ordo_status ordo_session_check_data(ordo_session *session, const void *data, siz
   guint64 checksum = 0;
   gboolean known = FALSE;
   ordo_status status = ORDO_OK;
+  ORDO_NEED(session, session, "ordo_session_check_data");
+  if (bytes)
+    ORDO_NEED(session, data, "ordo_session_check_data");
   ordo_session_enter(session);
   if (session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED)
     return ordo_session_leave(session, ordo_session_refuse(session, "ordo_session_check_data", "while the session lives"));

@@ -122,6 +122,8 @@ static void build_events(ordo_session *session)
       if (node->provider < 0 || instance->provider != (guint)node->provider)
         continue;
       g_ptr_array_add(event.instances, instance);
+      if (node->event == ORDO_EVENT_UNSCALE && instance == session->scaler)
+        session->unscales = ORDO_CAN(instance->plugin->precision, ordo_precision, unscale);
       if (node->event == ORDO_EVENT_REDUCE && instance->decl->reduces && !(has_divider & model)) {
         instance->divides = TRUE;
         session->any_reduces = TRUE;

@@ -164,6 +164,7 @@ static ordo_status run(ordo_session *session, uint32_t index, const ordo_control
 
 ordo_status ordo_session_control(ordo_session *session, uint32_t model, const ordo_control *control)
 {
+  ORDO_NEED(session, session, CALL);
   ordo_session_enter(session);
   return ordo_session_leave(session, run(session, model, control));
 }

@@ -61,6 +61,60 @@ static ordo_status build_model(ordo_session *session, ordo_model_state *model)
   return status == ORDO_OK ? ordo_plugins_make_instances(session) : status;
 }
 
+/* What is missing in an optimizer, null if it is complete. `before` is what it was before a plugin had it, null if nobody had. */
+static const char *lacks(const ordo_optimizer *optimizer, const ordo_optimizer *before)
+{
+#define LOST(MEMBER) (before && ORDO_CAN(before, ordo_optimizer, MEMBER) && !ORDO_CAN(optimizer, ordo_optimizer, MEMBER))
+  if (before && optimizer->struct_size < before->struct_size)
+    return "struct_size";
+  if (!ORDO_CAN(optimizer, ordo_optimizer, step))
+    return "step";
+  if (LOST(rebind))
+    return "rebind";
+  if (LOST(n_slots))
+    return "n_slots";
+  if (LOST(slot_name))
+    return "slot_name";
+  if (LOST(slot))
+    return "slot";
+  if (LOST(destroy))
+    return "destroy";
+  if (LOST(updates))
+    return "updates";
+  if (LOST(restore))
+    return "restore";
+#undef LOST
+  if (before && !optimizer->name)
+    return "name";
+  if (optimizer->n_groups && !optimizer->groups)
+    return "groups";
+  for (uint32_t g = 0; g < optimizer->n_groups; g++)
+    if (optimizer->groups[g].n_leaves && !optimizer->groups[g].leaves)
+      return "groups[].leaves";
+  return NULL;
+}
+
+/* A plugin may put its own functions in the place of others, and none in the place of one. Whatever the step came to, the optimizer is
+ * complete afterwards: undoing the set-up calls it. */
+static ordo_status check_optimizers(ordo_session *session, const ordo_instance *instance, const ordo_optimizer *before, ordo_status status)
+{
+  for (guint m = 0; m < session->models->len; m++) {
+    ordo_model_state *model = g_ptr_array_index(session->models, m);
+    const char *missing = model->optimizer ? lacks(model->optimizer, &before[m]) : NULL;
+    g_autofree char *where = NULL, *what = NULL;
+    if (!missing)
+      continue;
+    *model->optimizer = before[m];
+    where = g_strdup_printf("plugin '%s', %s", instance->plugin->id, session->where);
+    what = g_strdup_printf("the plugin took '%s' out of the optimizer of model '%s'", missing, model->view.name);
+    if (status == ORDO_OK)
+      status = ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-OPTIMIZER-TABLE", where,
+                                "a step may replace a function of ordo_optimizer by another, not by none",
+                                "report it to the plugin's author", "%s", what);
+  }
+  return status;
+}
+
 static ordo_status create_optimizer(ordo_session *session, ordo_model_state *model)
 {
   const ordo_embedder *embedder = &session->embedder;
@@ -70,7 +124,7 @@ static ordo_status create_optimizer(ordo_session *session, ordo_model_state *mod
   optimizer->struct_size = sizeof *optimizer;
   status =
       ordo_session_embedder_status(session, "optimizer_create", embedder->optimizer_create(embedder->ctx, &model->view, optimizer), before);
-  if (status == ORDO_OK && (!ORDO_CAN(optimizer, ordo_optimizer, step) || (optimizer->n_groups && !optimizer->groups)))
+  if (status == ORDO_OK && lacks(optimizer, NULL))
     status = ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-OPTIMIZER-GROUPS", "optimizer_create",
                               "it needs a step function and its groups", "fill ordo_optimizer completely", "the optimizer is not complete");
   if (status != ORDO_OK) {
@@ -99,14 +153,25 @@ static ordo_status restore(ordo_session *session, ordo_step step)
   return embedder->restore ? ordo_session_embedder_status(session, "restore", embedder->restore(embedder->ctx, step), before) : ORDO_OK;
 }
 
+/* The plugin's loader knows numbers. Packed leaves that it left without storage (excluded from sharding) are the host's: they are there
+ * when it is called, so that it can compare or broadcast their bytes. */
+static ordo_status call_loader(const ordo_instance *owner, ordo_model_state *model)
+{
+  ordo_session *session = model->session;
+  ordo_status status = ordo_weights_load_packed(model);
+  size_t before = ordo_errors_count(ordo_session_errors(session));
+  if (status != ORDO_OK)
+    return status;
+  return ordo_session_plugin_status(session, owner->plugin, owner->plugin->strategy->load_sharded(owner->self), before);
+}
+
 /* The strategy that made the current leaves loads them if it wants to; otherwise their placements say everything. */
-static ordo_status load_sharded(ordo_session *session, ordo_model_state *model)
+static ordo_status load_sharded(ordo_model_state *model)
 {
   for (uint32_t i = 0; i < model->view.n_leaves; i++) {
     const ordo_instance *owner = ((ordo_leaf_record *)model->view.leaves[i])->owner;
-    size_t before = ordo_errors_count(ordo_session_errors(session));
     if (owner && owner->plugin->strategy && ORDO_CAN(owner->plugin->strategy, ordo_strategy, load_sharded))
-      return ordo_session_plugin_status(session, owner->plugin, owner->plugin->strategy->load_sharded(owner->self), before);
+      return call_loader(owner, model);
   }
   return ordo_weights_load_sharded(model);
 }
@@ -126,7 +191,7 @@ static ordo_status run_host(ordo_session *session, const ordo_node *node)
   case ORDO_STEP_OPTIMIZER_CREATE:
     return create_optimizer(session, model);
   case ORDO_STEP_LOAD_SHARDED:
-    return load_sharded(session, model);
+    return load_sharded(model);
   case ORDO_STEP_SCHEDULER_CREATE:
     return create_scheduler(session, model);
   case ORDO_STEP_RESTORE_OPTIMIZER:
@@ -159,7 +224,8 @@ static ordo_status run_strategy(const ordo_instance *instance, const ordo_node *
   case ORDO_STEP_PREPARE_OPTIMIZER:
     return table->prepare_optimizer(instance->self, instance->model->optimizer);
   case ORDO_STEP_LOAD_SHARDED:
-    return ORDO_CAN(table, ordo_strategy, load_sharded) ? table->load_sharded(instance->self) : ordo_weights_load_sharded(instance->model);
+    return ORDO_CAN(table, ordo_strategy, load_sharded) ? call_loader(instance, instance->model)
+                                                        : ordo_weights_load_sharded(instance->model);
   default:
     return ORDO_E_INTERNAL;
   }
@@ -186,6 +252,7 @@ static ordo_status run_node(ordo_session *session, const ordo_node *node)
 {
   size_t before = ordo_errors_count(ordo_session_errors(session));
   ordo_instance *instance;
+  g_autofree ordo_optimizer *optimizers = NULL; /* of all models, as they are before the step */
   ordo_status status;
   if (node->provider < 0)
     return run_host(session, node);
@@ -195,10 +262,17 @@ static ordo_status run_node(ordo_session *session, const ordo_node *node)
                             "its provider has no instance for that model", "report this as a defect of Ordo",
                             "step %s has nobody to run it", node->id);
   instance->replaced = FALSE;
+  optimizers = g_new0(ordo_optimizer, session->models->len);
+  for (guint m = 0; m < session->models->len; m++) {
+    const ordo_model_state *model = g_ptr_array_index(session->models, m);
+    if (model->optimizer)
+      optimizers[m] = *model->optimizer;
+  }
   status = instance->plugin->strategy ? run_strategy(instance, node) : run_precision(instance, node);
   if (status == ORDO_OK && instance->plugin->strategy && !g_ptr_array_find(session->order, instance, NULL))
     g_ptr_array_add(session->order, instance);
   status = ordo_session_plugin_status(session, instance->plugin, status, before);
+  status = check_optimizers(session, instance, optimizers, status);
   return status == ORDO_OK && node->step == ORDO_STEP_MODEL_INJECT ? ordo_invariants_model_agrees(session) : status;
 }
 
@@ -301,9 +375,10 @@ static ordo_status run_next(ordo_session *session)
 
 ordo_status ordo_session_setup_next(ordo_session *session, const ordo_plan_node **node)
 {
-  ordo_session_enter(session);
   if (node)
     *node = NULL;
+  ORDO_NEED(session, session, "ordo_session_setup_next");
+  ordo_session_enter(session);
   if (session->state != ORDO_SESSION_SETUP || session->node)
     return ordo_session_leave(
         session, ordo_session_refuse(session, "ordo_session_setup_next", "until the last step of the plan has run, outside of callbacks"));
@@ -315,6 +390,7 @@ ordo_status ordo_session_setup_next(ordo_session *session, const ordo_plan_node 
 ordo_status ordo_session_setup(ordo_session *session)
 {
   ordo_status status = ORDO_OK;
+  ORDO_NEED(session, session, "ordo_session_setup");
   ordo_session_enter(session);
   if (session->state != ORDO_SESSION_SETUP || session->node)
     return ordo_session_leave(session, ordo_session_refuse(session, "ordo_session_setup", "once, before training"));
@@ -327,16 +403,17 @@ ordo_status ordo_session_run(ordo_session *session, const char *step)
 {
   const ordo_node *node;
   g_autofree char *legal = NULL;
+  ORDO_NEED(session, step, "ordo_session_run");
   ordo_session_enter(session);
   node = session->state == ORDO_SESSION_SETUP && !session->node ? node_at(session, session->next_node) : NULL;
-  if (node && step && (!g_strcmp0(node->id, step) || !g_strcmp0(ordo_step_name(node->step), step)))
+  if (node && (!g_strcmp0(node->id, step) || !g_strcmp0(ordo_step_name(node->step), step)))
     return ordo_session_leave(session, run_next(session));
   for (guint i = 0; node && i < session->next_node; i++)
     if (!g_strcmp0(node_at(session, i)->id, step) || !g_strcmp0(ordo_step_name(node_at(session, i)->step), step))
       legal = g_strdup_printf("once, and it has run; %s is due", node->id);
   if (!legal)
     legal = g_strdup_printf("only in its place in the plan%s%s", node ? "; due is " : "", node ? node->id : "");
-  return ordo_session_leave(session, ordo_session_refuse(session, step ? step : "(null)", legal));
+  return ordo_session_leave(session, ordo_session_refuse(session, step, legal));
 }
 
 /* Reverse of set-up: optimizers (made after the instances), instances, and the phases' ends. Errors have nobody to go to. */

@@ -151,6 +151,10 @@ static ordo_status update(ordo_session *session, ordo_model_state *model)
   ordo_step_args args = {sizeof args, model->optimizer_steps + 1, applies ? session->clip : 1.0};
   size_t before = ordo_errors_count(ordo_session_errors(session));
   ordo_status status;
+  if (!ORDO_CAN(optimizer, ordo_optimizer, step)) /* complete when the set-up ended, so a step event has emptied it */
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-OPTIMIZER-TABLE", "optimizer.step",
+                            "it was there after the set-up; a plugin or the program has taken it away since",
+                            "leave the functions of ordo_optimizer alone during training", "the optimizer has no step function");
   if (!applies)
     scale_model(model, session->clip);
   mark_masters(model);
@@ -277,5 +281,7 @@ ordo_status ordo_finish_run(ordo_session *session, gboolean stop_after_divide)
   }
   if (stop_after_divide)
     return status == ORDO_OK ? ORDO_OK : ordo_session_fail(session, status);
+  for (guint m = 0; m < session->models->len && status == ORDO_OK && !session->skip; m++)
+    status = ordo_invariants_copied(session, g_ptr_array_index(session->models, m));
   return end_step(session, status);
 }

@@ -45,10 +45,23 @@ ordo_status ordo_inject_freeze(ordo_instance *instance, ordo_param_record *recor
   return ORDO_OK;
 }
 
-static gboolean is_complete(const ordo_dtype_ops *ops)
+/* The block sizes that a row could have, so that nobody has to factorise it. */
+static ordo_status refuse_blocks(const ordo_instance *instance, const ordo_param *param, const ordo_dtype_ops *ops)
 {
-  return ops && ORDO_CAN(ops, ordo_dtype_ops, unpack) && ops->pack && ops->name && ops->id >= ORDO_DTYPE_OPAQUE &&
-         ops->block_elements > 0 && ops->block_bytes > 0 && ops->side_bytes >= 0;
+  enum { MOST_LISTED = 12 };
+  const int64_t row = param->ndim ? param->shape[param->ndim - 1] : 1;
+  g_autoptr(GString) fits = g_string_new(NULL);
+  g_autofree char *why = NULL, *next = NULL;
+  for (int64_t size = 2, n = 0; size <= row && size <= ops->block_elements && n < MOST_LISTED; size *= 2)
+    if (row % size == 0 && ++n)
+      g_string_append_printf(fits, "%s%" G_GINT64_FORMAT, fits->len ? ", " : "", size);
+  why = g_strdup_printf("its rows of %" G_GINT64_FORMAT " elements are no whole number of blocks of %" G_GINT64_FORMAT
+                        " elements, in which type '%s' packs them",
+                        row, ops->block_elements, ops->name);
+  next = g_strdup_printf("set the plugin's option for the block size to a divisor of the rows%s%s%s, or leave the parameter out; ordo "
+                         "plugins show %s lists its options",
+                         fits->len ? " (powers of two: " : "", fits->str, fits->len ? ")" : "", instance->plugin->id);
+  return refuse(instance, ORDO_E_INVALID, "E-INJECT-STORE", param->name, why, next);
 }
 
 ordo_status ordo_inject_store(ordo_instance *instance, ordo_param_record *record, const ordo_dtype_ops *ops)
@@ -57,9 +70,10 @@ ordo_status ordo_inject_store(ordo_instance *instance, ordo_param_record *record
   ordo_status status = check_step(instance, param->name);
   if (status != ORDO_OK)
     return status;
-  if (!is_complete(ops))
+  if (!ordo_opaque_is_complete(ops))
     return refuse(instance, ORDO_E_INVALID, "E-JOB-ARGUMENT", param->name,
-                  "an opaque type has an id, a name, a block size, pack and unpack", author);
+                  "an opaque type has an id, a name, pack and unpack, and sizes of blocks and side data within the limits of dtype.h",
+                  author);
   if (!instance->session->embedder.bind)
     return refuse(instance, ORDO_E_UNSUPPORTED, "E-EMBEDDER-CANNOT", param->name,
                   "its ordo_embedder has no bind: it reads the fp32 storage that it described",
@@ -68,13 +82,13 @@ ordo_status ordo_inject_store(ordo_instance *instance, ordo_param_record *record
     return refuse(instance, ORDO_E_INVALID, "E-INJECT-STORE", param->name, "it is trained, or tied to another parameter",
                   "freeze it first, and leave out parameters that are tied");
   if (param->ndim == 0 || param->shape[param->ndim - 1] % ops->block_elements != 0)
-    return refuse(instance, ORDO_E_INVALID, "E-INJECT-STORE", param->name, "its rows are no whole number of blocks of the type",
-                  "use a smaller block, or leave the parameter out");
+    return refuse_blocks(instance, param, ops);
   if (param->data || param->dtype != ORDO_F32)
     return refuse(instance, ORDO_E_STATE, "E-INJECT-STORE", param->name, "it has storage, or another type, already",
                   "use a program that describes its parameters without storage");
   param->dtype = param->leaf->dtype = ops->id;
   param->leaf->opaque = ops;
+  record->packer = instance;
   return ORDO_OK;
 }
 

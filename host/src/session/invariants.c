@@ -91,11 +91,13 @@ static guint count_of(GHashTable *counts, const ordo_leaf *leaf)
 static ordo_status leaves_are_trained(ordo_session *session, const ordo_model_state *model)
 {
   g_autoptr(GHashTable) counts = model->optimizer ? count_in_groups(model->optimizer) : NULL;
+  gboolean any = FALSE;
   for (uint32_t i = 0; model->optimizer && i < model->view.n_leaves; i++) {
     const ordo_leaf *leaf = model->view.leaves[i];
     guint n;
     if (!(leaf->flags & ORDO_PARAM_REQUIRES_GRAD))
       continue;
+    any = TRUE;
     n = count_of(counts, leaf) + count_of(counts, leaf->master);
     if (n == 0)
       return violated(session, "E-INVARIANT-UNTRAINED", leaf->name, "it requires a gradient and stands in no group of the optimizer",
@@ -105,6 +107,10 @@ static ordo_status leaves_are_trained(ordo_session *session, const ordo_model_st
                       leaf->master ? "it stands in several groups, or beside its master" : "it stands in several groups",
                       "put every leaf into exactly one group", "a leaf would be updated more than once per step");
   }
+  if (model->optimizer && !any)
+    return violated(session, "E-INVARIANT-NOTHING-TRAINED", model->view.name, "all of its parameters are frozen",
+                    "leave something to train: freeze less in model.inject, or plan the model as frozen (ordo_plan_model.trained 0)",
+                    "the model is to be trained and has nothing that requires a gradient: training would silently do nothing");
   return ORDO_OK;
 }
 
@@ -358,12 +364,30 @@ static gboolean must_change(const ordo_model_state *model)
   return !model->change_seen && has_rate(model->optimizer) && model->session->norm > 0.0;
 }
 
+/* Its second half: whoever makes masters must copy them into the model. Who casts by itself and makes none has nothing to copy. */
+static const ordo_instance *copier(const ordo_model_state *model)
+{
+  for (guint i = 0; i < model->session->instances->len; i++) {
+    const ordo_instance *instance = g_ptr_array_index(model->session->instances, i);
+    if (instance->model == model && instance->plugin->precision)
+      return instance;
+  }
+  return NULL;
+}
+
+static gboolean must_copy(const ordo_model_state *model)
+{
+  return model->optimizer && !model->copy_seen && has_rate(model->optimizer) && model->session->norm > 0.0 && copier(model);
+}
+
 void ordo_invariants_before_update(ordo_model_state *model)
 {
-  for (uint32_t i = 0; must_change(model) && i < model->view.n_leaves; i++) {
+  const gboolean changes = must_change(model), copies = must_copy(model);
+  for (uint32_t i = 0; (changes || copies) && i < model->view.n_leaves; i++) {
     ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = updated_leaf(&record->leaf);
-    record->checksum = leaf->data ? checksum_of(model->session, leaf) : 0;
+    record->checksum = changes && leaf->data ? checksum_of(model->session, leaf) : 0;
+    record->low_checksum = copies && record->leaf.master && record->leaf.data ? checksum_of(model->session, &record->leaf) : 0;
   }
 }
 
@@ -386,4 +410,53 @@ ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *mod
                   "the learning rate and the gradient are not zero, yet no leaf changed on any rank",
                   "the optimizer works on storage that is not the model's: see optimizer_create and rebind",
                   "the first optimizer step changed nothing: training would silently do nothing");
+}
+
+/* The master, rounded, is something else than the leaf. (A plugin may round in its own way, so this alone proves nothing.) */
+static gboolean differs_from_master(const ordo_leaf *leaf)
+{
+  enum { CHUNK = 512 };
+  const size_t width = ordo_dtype_size(leaf->dtype);
+  char rounded[CHUNK * sizeof(double)];
+  for (int64_t i = 0; i < leaf->numel; i += CHUNK) {
+    const int64_t n = MIN(leaf->numel - i, (int64_t)CHUNK);
+    ordo_convert_narrow(leaf->dtype, (const float *)leaf->master->data + i, n, rounded);
+    if (memcmp(rounded, (const char *)leaf->data + (size_t)i * width, (size_t)n * width) != 0)
+      return TRUE;
+  }
+  return FALSE;
+}
+
+/* { some leaf with a master has changed, one has not and should have } on this rank; a step may be too small for 16 bits. */
+static void look_at_copies(const ordo_model_state *model, int32_t seen[2])
+{
+  for (uint32_t i = 0; i < model->view.n_leaves && !seen[0]; i++) {
+    const ordo_leaf_record *record = (const ordo_leaf_record *)model->view.leaves[i];
+    const ordo_leaf *leaf = &record->leaf;
+    if (!leaf->master || !leaf->data || !leaf->master->data || leaf->opaque)
+      continue;
+    seen[0] = record->low_checksum != checksum_of(model->session, leaf);
+    seen[1] |= !seen[0] && differs_from_master(leaf);
+  }
+}
+
+ordo_status ordo_invariants_copied(ordo_session *session, ordo_model_state *model)
+{
+  int32_t seen[2] = {session->space != NULL, 0};
+  g_autofree char *why = NULL;
+  ordo_status status;
+  if (!must_copy(model))
+    return ORDO_OK;
+  if (!session->space)
+    look_at_copies(model, seen);
+  status = ordo_session_reduce(session, session->mesh->world, seen, 2, ORDO_I32, ORDO_MAX, "change check of copies");
+  model->copy_seen = seen[0] != 0;
+  if (status != ORDO_OK || seen[0] || !seen[1])
+    return status;
+  why =
+      g_strdup_printf("the optimizer has moved the masters of plugin '%s', and no weight that the model computes with followed on any rank",
+                      copier(model)->plugin->id);
+  return violated(session, "E-INVARIANT-NOTHING-CHANGED", copier(model)->plugin->id, why,
+                  "its masters_to_model must write every leaf from leaf->master: report it to the plugin's author",
+                  "the first optimizer step changed no weight of the model: training would silently do nothing");
 }

@@ -147,7 +147,8 @@ static ordo_status check_spec(ordo_instance *instance, const ordo_leaf_spec *spe
   ordo_model_state *model = instance->model;
   const ordo_mesh *mesh = instance->session->mesh;
   if (!spec->name || !*spec->name || spec->numel < 0 || (!ordo_dtype_size(spec->dtype) && !spec->opaque) ||
-      (spec->n_params && !spec->params) || (spec->placement.n_chunks && !spec->placement.chunks))
+      (spec->opaque && !ordo_opaque_is_complete(spec->opaque)) || (spec->n_params && !spec->params) ||
+      (spec->placement.n_chunks && !spec->placement.chunks))
     return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE",
                   "it needs a name, a known type, a size of 0 or more, and arrays where it counts elements",
                   "a new leaf is not well formed", spec->name);
@@ -385,6 +386,10 @@ ordo_status ordo_leaves_set_master(ordo_instance *instance, ordo_leaf_record *re
   if (!session->node || (session->node->step != ORDO_STEP_WRAP_OPTIMIZER && session->node->step != ORDO_STEP_INITIALIZE))
     return refuse(instance, ORDO_E_STATE, "E-LEAF-REPLACE", "masters are made in precision.wrap_optimizer or precision.initialize",
                   "a master is set outside of its step", record->leaf.name);
+  if (record->is_master)
+    return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE",
+                  "the optimizer would follow to it, and nothing would carry its values on to the leaf of the model",
+                  "a master is given to a master", record->leaf.name);
   if (record->leaf.master)
     return refuse(instance, ORDO_E_INVARIANT, "E-INVARIANT-WRAPPED-TWICE", "a leaf has one master", "a second master is given to a leaf",
                   record->leaf.name);

@@ -88,9 +88,13 @@ static ordo_status check_open(ordo_model_builder *builder)
 
 ordo_status ordo_model_builder_unit(ordo_model_builder *builder, const char *name, const char *class_name, uint32_t *index)
 {
-  ordo_model_state *model = builder->model;
+  ordo_model_state *model;
   ordo_unit_record *unit;
-  ordo_status status = check_open(builder);
+  ordo_status status;
+  if (!builder)
+    return ORDO_E_INVALID;
+  model = builder->model;
+  status = check_open(builder);
   if (status != ORDO_OK)
     return status;
   if (!name || !*name)
@@ -195,11 +199,15 @@ static ordo_param_record *append(ordo_model_state *model, ordo_unit_record *unit
 
 ordo_status ordo_model_builder_param(ordo_model_builder *builder, const ordo_param_desc *given, uint32_t *index)
 {
-  ordo_model_state *model = builder->model;
+  ordo_model_state *model;
   ordo_param_desc desc = {0};
   ordo_param_record *record;
   int64_t numel;
-  ordo_status status = check_open(builder);
+  ordo_status status;
+  if (!builder)
+    return ORDO_E_INVALID;
+  model = builder->model;
+  status = check_open(builder);
   if (status != ORDO_OK)
     return status;
   if (!given)

@@ -68,13 +68,6 @@ static void fill_host(ordo_plugin_use *plugin)
                              .get_extension = host_extension};
 }
 
-static ordo_status refuse_table(ordo_plugin_use *plugin, const char *what, const char *why)
-{
-  g_autofree char *where = g_strdup_printf("plugin '%s'", plugin->id);
-  return ordo_errors_push(ordo_session_errors(plugin->session), ORDO_E_REFUSED, "E-PLUGIN-TABLE", where, why,
-                          "report it to the plugin's author", "%s", what);
-}
-
 /* The size is the plugin's word: what no table of any release can have means that the memory behind it is something else. */
 static gboolean is_table_size(const void *table)
 {
@@ -90,9 +83,9 @@ static ordo_status find_table(ordo_plugin_use *plugin, uint32_t kind)
   const void *table = plugin->entry->get_extension(id);
   gboolean whole;
   if (!table)
-    return refuse_table(plugin, "the plugin has no table for its kind", id);
+    return ordo_tables_refuse(plugin, "the plugin has no table for its kind", id);
   if (!is_table_size(table))
-    return refuse_table(plugin, "the struct_size of the plugin's table is impossible", id);
+    return ordo_tables_refuse(plugin, "the struct_size of the plugin's table is impossible", id);
   if (kind == ORDO_KIND_STRATEGY) {
     plugin->strategy = table;
     whole = ORDO_CAN(plugin->strategy, ordo_strategy, create) && ORDO_CAN(plugin->strategy, ordo_strategy, destroy);
@@ -104,64 +97,7 @@ static ordo_status find_table(ordo_plugin_use *plugin, uint32_t kind)
     whole = ORDO_CAN(plugin->hook, ordo_comm_hook, create) && ORDO_CAN(plugin->hook, ordo_comm_hook, destroy) &&
             ORDO_CAN(plugin->hook, ordo_comm_hook, start) && ORDO_CAN(plugin->hook, ordo_comm_hook, finish);
   }
-  return whole ? ORDO_OK : refuse_table(plugin, "the plugin's table lacks create, destroy or another required member", id);
-}
-
-/* The member that a declared step needs; TRUE if it is there. */
-static gboolean strategy_has(const ordo_strategy *table, uint32_t step)
-{
-  switch (step) {
-  case ORDO_STEP_MODEL_INJECT:
-    return ORDO_CAN(table, ordo_strategy, inject);
-  case ORDO_STEP_PARTITION:
-    return ORDO_CAN(table, ordo_strategy, partition);
-  case ORDO_STEP_WRAP:
-    return ORDO_CAN(table, ordo_strategy, wrap);
-  case ORDO_STEP_PREPARE_JOINT:
-    return ORDO_CAN(table, ordo_strategy, prepare_joint);
-  case ORDO_STEP_PREPARE_OPTIMIZER:
-    return ORDO_CAN(table, ordo_strategy, prepare_optimizer);
-  default:
-    return step == ORDO_STEP_LOAD_SHARDED; /* optional: the host does it from the placements */
-  }
-}
-
-static gboolean precision_has(const ordo_precision *table, uint32_t step)
-{
-  switch (step) {
-  case ORDO_STEP_MODEL_INJECT:
-    return ORDO_CAN(table, ordo_precision, inject);
-  case ORDO_STEP_CONVERT_MODEL:
-    return ORDO_CAN(table, ordo_precision, convert_model);
-  case ORDO_STEP_WRAP_OPTIMIZER:
-    return ORDO_CAN(table, ordo_precision, wrap_optimizer);
-  case ORDO_STEP_INITIALIZE:
-    return ORDO_CAN(table, ordo_precision, initialize);
-  default:
-    return FALSE;
-  }
-}
-
-/* Checks that the table has a member for each step of the declaration. */
-static ordo_status check_table(ordo_plugin_use *plugin, const ordo_decl *decl)
-{
-  ordo_status status = ORDO_OK;
-  for (uint32_t step = 0; step < ORDO_N_STEPS; step++) {
-    gboolean there = !(decl->steps & (1u << step)) || (plugin->strategy && strategy_has(plugin->strategy, step)) ||
-                     (plugin->precision && precision_has(plugin->precision, step));
-    g_autofree char *what =
-        there ? NULL
-              : g_strdup_printf("the manifest declares step %s, but the plugin's table has no function for it", ordo_step_name(step));
-    if (!there)
-      status = refuse_table(plugin, what, decl->step_origin[step]);
-  }
-  if (decl->reduces && plugin->strategy && !ORDO_CAN(plugin->strategy, ordo_strategy, reduce))
-    status = refuse_table(plugin, "the manifest says reduces=yes, but the plugin's table has no reduce", decl->reduces_origin);
-  if (plugin->strategy && ORDO_CAN(plugin->strategy, ordo_strategy, post_step) != (int)((decl->events >> ORDO_EVENT_POST_STEP) & 1u))
-    status = refuse_table(plugin, "the manifest and the plugin's table disagree about step.post_step",
-                          decl->events ? "declared with events=step.post_step, but the table has no post_step"
-                                       : "the table has post_step, which would never be called without events=step.post_step");
-  return status;
+  return whole ? ORDO_OK : ordo_tables_refuse(plugin, "the plugin's table lacks create, destroy or another required member", id);
 }
 
 static ordo_plugin_use *open_plugin(ordo_session *session, const ordo_found *found, uint32_t kind)
@@ -235,7 +171,7 @@ ordo_status ordo_plugins_load(ordo_session *session)
     ordo_status status;
     if (!plugin && !(plugin = open_plugin(session, provider->choice->found, provider->decl->kind)))
       return first_status(session, before);
-    if ((status = check_table(plugin, provider->decl)) != ORDO_OK)
+    if ((status = ordo_tables_check(plugin, provider->decl)) != ORDO_OK)
       return status;
   }
   return ORDO_OK;
@@ -284,8 +220,8 @@ static ordo_status create_instance(ordo_session *session, guint index, ordo_mode
                             : plugin->precision->create(&instance->job, &instance->self);
   if (status == ORDO_OK && !instance->self) {
     g_free(instance);
-    return refuse_table(plugin, "create returned ORDO_OK without an instance",
-                        "the instance is the first argument of every other function");
+    return ordo_tables_refuse(plugin, "create returned ORDO_OK without an instance",
+                              "the instance is the first argument of every other function");
   }
   if (status != ORDO_OK) {
     g_free(instance);
@@ -372,18 +308,53 @@ void ordo_plugins_unload(ordo_session *session)
   }
 }
 
+/* ---- the packer of what is gathered, as strategies see it: refusals are those of its own plugin, not of the strategy that called ---- */
+
+static ordo_status wire_status(ordo_instance *instance, const char *where,
+                               ordo_status (*call)(void *, const ordo_leaf *, const void *, int64_t, void *), const ordo_leaf *leaf,
+                               const void *src, int64_t n, void *dst)
+{
+  ordo_session *session = instance->session;
+  const char *outer = session->where;
+  size_t before = ordo_errors_count(ordo_session_errors(session));
+  session->where = where;
+  ordo_status status = ordo_session_plugin_status(session, instance->plugin, call(instance->self, leaf, src, n, dst), before);
+  session->where = outer;
+  return status;
+}
+
+static ordo_status wire_pack(void *self, const ordo_leaf *leaf, const void *src, int64_t n, void *wire)
+{
+  ordo_instance *instance = self;
+  return wire_status(instance, "pre_all_gather", instance->plugin->precision->pre_all_gather, leaf, src, n, wire);
+}
+
+static ordo_status wire_unpack(void *self, const ordo_leaf *leaf, const void *wire, int64_t n, void *dst)
+{
+  ordo_instance *instance = self;
+  return wire_status(instance, "post_all_gather", instance->plugin->precision->post_all_gather, leaf, wire, n, dst);
+}
+
+static int64_t wire_bytes(void *self, const ordo_leaf *leaf, int64_t n)
+{
+  ordo_instance *instance = self;
+  return instance->plugin->precision->wire_bytes(instance->self, leaf, n);
+}
+
+static const ordo_precision guarded_wire = {
+    .struct_size = sizeof guarded_wire, .pre_all_gather = wire_pack, .post_all_gather = wire_unpack, .wire_bytes = wire_bytes};
+
 const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **self)
 {
   const GPtrArray *instances = model->session->instances;
   *self = NULL;
   for (guint i = 0; i < instances->len; i++) {
-    const ordo_instance *instance = g_ptr_array_index(instances, i);
+    ordo_instance *instance = g_ptr_array_index(instances, i);
     const ordo_precision *table = instance->plugin->precision;
-    if (instance->model != model || !table || !ORDO_CAN(table, ordo_precision, wire_bytes) || !table->pre_all_gather ||
-        !table->post_all_gather)
-      continue;
-    *self = instance->self;
-    return table;
+    if (instance->model != model || !table || !ORDO_CAN(table, ordo_precision, wire_bytes))
+      continue; /* all three are there, see check_wire */
+    *self = instance;
+    return &guarded_wire;
   }
   return NULL;
 }

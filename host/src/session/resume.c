@@ -26,7 +26,9 @@ static gboolean is_restoring(const ordo_session *session, ordo_step step)
 ordo_status ordo_session_resume_at(ordo_session *session, uint32_t index, int64_t steps, int64_t updates)
 {
   static const char call[] = "ordo_session_resume_at";
-  ordo_model_state *model = model_at(session, index);
+  ordo_model_state *model;
+  ORDO_NEED(session, session, call);
+  model = model_at(session, index);
   ordo_session_enter(session);
   if (!model)
     return ordo_session_leave(session, no_model(session, call));
@@ -70,9 +72,11 @@ ordo_status ordo_session_precision_save(ordo_session *session, uint32_t model, v
   static const char call[] = "ordo_session_precision_save";
   const ordo_state_ops *ops;
   const ordo_instance *instance;
-  size_t room = *size;
+  size_t room;
   ordo_status status;
+  ORDO_NEED(session, size, call);
   ordo_session_enter(session);
+  room = *size;
   *size = 0;
   if ((status = check_idle(session, call, model)) != ORDO_OK)
     return ordo_session_leave(session, status);
@@ -93,9 +97,11 @@ ordo_status ordo_session_precision_load(ordo_session *session, uint32_t model, c
   static const char call[] = "ordo_session_precision_load";
   const ordo_state_ops *ops;
   const ordo_instance *instance;
-  const char *where = session->where;
+  const char *where;
   size_t before;
   ordo_status status;
+  ORDO_NEED(session, session, call);
+  where = session->where;
   ordo_session_enter(session);
   before = ordo_errors_count(ordo_session_errors(session));
   if ((status = check_idle(session, call, model)) != ORDO_OK)

@@ -69,6 +69,16 @@ static ordo_status open_full(ordo_session *session, uint32_t index, uint32_t fla
   return status;
 }
 
+/* What was written is in the leaves. Replicas that no strategy gathers (ddp) have what their own rank wrote, which with RANK0_ONLY is
+ * nothing on all but one; and a master that did not follow would undo everything in the next update. */
+static ordo_status take_over(ordo_model_state *model)
+{
+  ordo_status status = model->full_flags & ORDO_GATHER_RANK0_ONLY ? ordo_weights_broadcast(model) : ORDO_OK;
+  if (status == ORDO_OK)
+    ordo_state_follow_stored(model);
+  return status == ORDO_OK ? ORDO_OK : ordo_session_fail(model->session, status);
+}
+
 static ordo_status close_full(ordo_session *session, uint32_t index)
 {
   static const char call[] = "ordo_session_release_full";
@@ -83,11 +93,13 @@ static ordo_status close_full(ordo_session *session, uint32_t index)
                             "it closes what ordo_session_gather_full opened, once", "open the scope with ordo_session_gather_full",
                             "no scope of full parameters is open on model '%s'", model->view.name);
   model->full_open = FALSE;
-  return for_full(session, index, FALSE, 0);
+  status = for_full(session, index, FALSE, 0);
+  return status == ORDO_OK && model->full_flags & ORDO_GATHER_WRITE_BACK ? take_over(model) : status;
 }
 
 ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint32_t flags)
 {
+  ORDO_NEED(session, session, "ordo_session_gather_full");
   ordo_session_enter(session);
   session->where = "gather_full";
   return ordo_session_leave(session, open_full(session, model, flags));
@@ -95,6 +107,7 @@ ordo_status ordo_session_gather_full(ordo_session *session, uint32_t model, uint
 
 ordo_status ordo_session_release_full(ordo_session *session, uint32_t model)
 {
+  ORDO_NEED(session, session, "ordo_session_release_full");
   ordo_session_enter(session);
   session->where = "release_full";
   return ordo_session_leave(session, close_full(session, model));
@@ -102,6 +115,7 @@ ordo_status ordo_session_release_full(ordo_session *session, uint32_t model)
 
 ordo_status ordo_session_run_schedule(ordo_session *session)
 {
+  ORDO_NEED(session, session, "ordo_session_run_schedule");
   ordo_session_enter(session);
   if (session->state != ORDO_SESSION_STEP || session->info.micro_batch > 0)
     return ordo_session_leave(session, ordo_session_refuse(session, "ordo_session_run_schedule", "right after step_begin"));
@@ -112,6 +126,7 @@ ordo_status ordo_session_run_schedule(ordo_session *session)
     if (!ORDO_CAN(table, ordo_strategy, run_schedule))
       continue;
     session->where = "run_schedule";
+    ordo_losses_run(session);
     status = table->run_schedule(instance->self, &session->info);
     if (status != ORDO_OK)
       return ordo_session_leave(session, ordo_session_fail(session, ordo_session_plugin_status(session, instance->plugin, status, 0)));
@@ -124,6 +139,7 @@ ordo_status ordo_session_run_schedule(ordo_session *session)
 ordo_status ordo_session_override_unit(ordo_session *session, uint32_t model, uint32_t unit, ordo_unit_override *override)
 {
   const ordo_model *view = ordo_session_model(session, model);
+  ORDO_NEED(session, override, "ordo_session_override_unit");
   ordo_session_enter(session);
   if (!view || unit >= view->n_units)
     return ordo_session_leave(session, no_model(session, "ordo_session_override_unit"));

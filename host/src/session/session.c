@@ -100,6 +100,16 @@ ordo_status ordo_session_fail(ordo_session *session, ordo_status status)
   return status;
 }
 
+ordo_status ordo_session_null(ordo_session *session, const char *call, const char *argument)
+{
+  if (!session)
+    return ORDO_E_INVALID;
+  ordo_session_enter(session);
+  return ordo_session_leave(session, ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-ARGUMENT-NULL", call,
+                                                      "the call reads or writes through it", "pass what its comment in the header says",
+                                                      "'%s' is a null pointer", argument));
+}
+
 ordo_status ordo_plugin_known_status(ordo_status status)
 {
   return status < ORDO_OK || status > ORDO_E_INVARIANT ? ORDO_E_INTERNAL : status;
@@ -316,6 +326,8 @@ ordo_status ordo_session_create(ordo_context *context, const ordo_plan *plan, co
                                 const ordo_session_options *options, ordo_session **session)
 {
   const ordo_opener opener = {open_file, NULL};
+  if (session)
+    *session = NULL;
   if (!context || !session)
     return ORDO_E_INVALID;
   return ordo_session_create_with(context, plan, embedder, options, &opener, session);
@@ -354,24 +366,26 @@ void ordo_session_destroy(ordo_session *session)
 
 const ordo_mesh *ordo_session_mesh(const ordo_session *session)
 {
-  return session->mesh;
+  return session ? session->mesh : NULL;
 }
 
 const ordo_model *ordo_session_model(const ordo_session *session, uint32_t index)
 {
-  const ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
+  const ordo_model_state *model = session && index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
   return model && model->view.n_leaves ? &model->view : NULL;
 }
 
 ordo_optimizer *ordo_session_optimizer(ordo_session *session, uint32_t index)
 {
-  const ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
+  const ordo_model_state *model = session && index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
   return model ? model->optimizer : NULL;
 }
 
 ordo_status ordo_session_check_leaf(ordo_session *session, const ordo_leaf *leaf)
 {
-  const ordo_leaf_record *record = ordo_leaves_find(session, leaf);
+  const ordo_leaf_record *record;
+  ORDO_NEED(session, leaf, "ordo_session_check_leaf");
+  record = ordo_leaves_find(session, leaf);
   ordo_session_enter(session);
   if (!record)
     return ordo_session_leave(session, ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-LEAF-STALE",
@@ -383,7 +397,7 @@ ordo_status ordo_session_check_leaf(ordo_session *session, const ordo_leaf *leaf
 void ordo_session_data_part(const ordo_session *session, int32_t *index, int32_t *size)
 {
   int32_t at = 0, parts = 1;
-  for (uint32_t a = 0; a < session->mesh->n_axes; a++) {
+  for (uint32_t a = 0; session && a < session->mesh->n_axes; a++) {
     const ordo_axis *axis = session->mesh->axes[a];
     if (axis->kind != ORDO_AXIS_DATA)
       continue;
@@ -398,17 +412,23 @@ void ordo_session_data_part(const ordo_session *session, int32_t *index, int32_t
 
 void ordo_session_memory(const ordo_session *session, uint32_t tag, int64_t *now, int64_t *peak)
 {
-  ordo_memory_usage(session->memory, tag, now, peak);
+  int64_t of_now = 0, of_peak = 0;
+  if (session)
+    ordo_memory_usage(session->memory, tag, &of_now, &of_peak);
+  if (now)
+    *now = of_now;
+  if (peak)
+    *peak = of_peak;
 }
 
 void *ordo_session_alloc(ordo_session *session, size_t bytes, uint32_t tag)
 {
-  return ordo_memory_alloc(session->memory, bytes, tag);
+  return session ? ordo_memory_alloc(session->memory, bytes, tag) : NULL;
 }
 
 void ordo_session_free(ordo_session *session, void *memory)
 {
-  if (!ordo_memory_release(session->memory, memory))
+  if (session && !ordo_memory_release(session->memory, memory))
     ordo_context_log(session->context, ORDO_LOG_ERROR,
                      "ordo_session_free was given memory that ordo_session_alloc did not return, or twice");
 }
@@ -427,11 +447,21 @@ static void add_stats(const ordo_comm *comm, ordo_comm_stats *total)
 
 ordo_status ordo_session_comm_stats(const ordo_session *session, const char *name, ordo_comm_stats *stats)
 {
-  const ordo_mesh *mesh = session->mesh;
+  const ordo_mesh *mesh;
   ordo_comm_stats total = {.struct_size = sizeof total};
-  size_t size = stats->struct_size;
-  gboolean found = name == NULL;
-  gboolean joined = mesh->data != mesh->world;
+  size_t size;
+  gboolean found = name == NULL, joined;
+  if (!session)
+    return ORDO_E_INVALID;
+  if (!stats) {
+    if (session->depth == 0)
+      ordo_errors_clear(session->context->errors);
+    return ordo_errors_push(session->context->errors, ORDO_E_INVALID, "E-ARGUMENT-NULL", "ordo_session_comm_stats",
+                            "the call writes through it", "pass a struct with its struct_size", "'stats' is a null pointer");
+  }
+  mesh = session->mesh;
+  size = stats->struct_size;
+  joined = mesh->data != mesh->world;
   if (!name)
     add_stats(mesh->world, &total);
   for (uint32_t a = 0; a < mesh->n_axes; a++) {
@@ -455,5 +485,5 @@ ordo_status ordo_session_comm_stats(const ordo_session *session, const char *nam
 
 char *ordo_session_comm_report(const ordo_session *session)
 {
-  return session->comm->report ? session->comm->report(session->comm->ctx) : g_strdup("");
+  return session && session->comm->report ? session->comm->report(session->comm->ctx) : g_strdup("");
 }

@@ -1,7 +1,7 @@
 /* session.h - the inside of a session: models, leaves, plugin instances, set-up, step state (private).
  *
  * One struct owns everything of a training job, so two sessions in a process share nothing. Each file beside this one works on
- * one noun of it: memory, model, leaves, weights, plugins, job, dispatch, calls, step, finish, norm, exact_sum, invariants.
+ * one noun of it: memory, model, leaves, weights, plugins, tables, job, dispatch, calls, step, finish, norm, exact_sum, invariants.
  *
  * Ownership: a leaf record lives until the session ends, also after it was replaced, so that a pointer kept by a plugin or an
  * embedder can always be answered with ORDO_E_STALE instead of a crash.
@@ -36,7 +36,8 @@ typedef struct ordo_leaf_record {
   uint32_t reduced;       /* bit per mesh axis, this step */
   uint32_t reduced_twice; /* bit per mesh axis: mark_reduced was refused, and the plugin may have kept that to itself */
   double divided_by;      /* product over this step's reductions */
-  guint64 checksum;       /* before the optimizer step, for check 8 */
+  guint64 checksum;       /* before the optimizer step, for check 8: of what the optimizer writes ... */
+  guint64 low_checksum;   /* ... and of the leaf itself, if it has a master */
   gboolean is_master;
 } ordo_leaf_record;
 
@@ -54,6 +55,7 @@ typedef struct ordo_param_record {
   float *sum_storage;             /* root: what the host allocated for it, null if it has another place */
   gboolean sum_held;              /* root: the sum holds something */
   gint64 summed_in;               /* root: serial of the micro-batch that was added last */
+  const ordo_instance *packer;    /* whose opaque type it is stored in, null: none */
 } ordo_param_record;
 
 typedef struct ordo_unit_record {
@@ -113,9 +115,11 @@ struct ordo_model_state {
   GHashTable *units_by_name, *params_by_name, *ties;
   ordo_optimizer *optimizer; /* null before optimizer.create */
   gint64 optimizer_steps;
-  gboolean change_seen; /* check 8 has been answered */
+  gboolean change_seen; /* check 8 has been answered: for what the optimizer writes ... */
+  gboolean copy_seen;   /* ... and for low-precision weights that follow their masters */
   guint next_unit;      /* lowest unit that may run forward next */
   guint last_backward;  /* unit whose backward ran last; n_units before the first */
+  guint open_ties;      /* tie groups of which some members have their gradient in this micro-batch, and some not */
   gboolean forces_sync; /* some unit's gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
   gboolean full_open;   /* inside a scope of gather_full */
   guint32 full_flags;   /* with which it was opened */
@@ -173,6 +177,8 @@ typedef enum ordo_session_state {
   ORDO_N_SESSION_STATES
 } ordo_session_state;
 
+enum { ORDO_MAX_LOSSES = 64 };
+
 #define ORDO_IN(STATE) (1u << ORDO_SESSION_##STATE)
 
 struct ordo_session {
@@ -219,6 +225,7 @@ struct ordo_session {
   double weight, loss_factor;
   double loss_base, loss_scale, first_scale; /* factor without the scale; scale of the running and of the first loss */
   guint64 losses_used, loss_overflow;        /* bit per loss, this step */
+  double loss_scales[ORDO_MAX_LOSSES];       /* of those that ran in this step, else 0 */
   gboolean tracks_losses;                    /* the embedder selects losses in this step */
   gint64 micro_serial;
   guint open_model, open_unit;
@@ -230,6 +237,7 @@ struct ordo_session {
   GArray *step_begin, *micro_begin, *micro_end, *pre_step, *step_end; /* ordo_info_call */
   GArray *events;                                                     /* ordo_step_event */
   ordo_instance *scaler;                                              /* precision instance with loss_scale, or null */
+  gboolean unscales;                                                  /* step.unscale calls the scaler */
   ordo_instance *op_policy;
 };
 
@@ -249,6 +257,15 @@ ordo_status ordo_plugin_known_status(ordo_status status);
 ordo_status ordo_session_plugin_status(ordo_session *session, const ordo_plugin_use *plugin, ordo_status status, size_t before);
 ordo_status ordo_session_embedder_status(ordo_session *session, const char *callback, ordo_status status, size_t before);
 gsize ordo_session_this_thread(void);
+/* The refusal of a null pointer in a public call; without a session there is nobody to record it. */
+ordo_status ordo_session_null(ordo_session *session, const char *call, const char *argument);
+
+/* For the first line of a public call. */
+#define ORDO_NEED(SESSION, POINTER, CALL)                \
+  do {                                                   \
+    if (G_UNLIKELY(!(SESSION) || !(POINTER)))            \
+      return ordo_session_null(SESSION, CALL, #POINTER); \
+  } while (0)
 
 /* A public call begins: forgets old records unless it is nested in another one. */
 ORDO_INLINE void ordo_session_enter(ordo_session *session)
@@ -297,6 +314,15 @@ ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *recor
 void ordo_convert_widen(ordo_dtype dtype, const void *src, int64_t n, float *dst);
 void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *dst);
 
+/* opaque.c: a type that the host can compute sizes with. */
+gboolean ordo_opaque_is_complete(const ordo_dtype_ops *ops);
+/* All elements of a leaf of an opaque type, to its storage and back. A refusal names the leaf, the type and the plugin that owns it. */
+ordo_status ordo_opaque_pack(ordo_model_state *model, const ordo_leaf *leaf, const float *src);
+ordo_status ordo_opaque_unpack(ordo_model_state *model, const ordo_leaf *leaf, float *dst);
+
+/* state.c: after the model's weights were written as they are stored, their fp32 masters follow; those of others keep every bit. */
+void ordo_state_follow_stored(ordo_model_state *model);
+
 /* inject.c */
 ordo_status ordo_inject_freeze(ordo_instance *instance, ordo_param_record *record);
 ordo_status ordo_inject_store(ordo_instance *instance, ordo_param_record *record, const ordo_dtype_ops *ops);
@@ -327,10 +353,11 @@ ordo_status ordo_accumulate_check_sync(ordo_session *session, const ordo_model_s
 ordo_status ordo_accumulate_check_micro(ordo_session *session);
 
 /* losses.c */
-enum { ORDO_MAX_LOSSES = 64 };
 /* `base`: the loss factor without a scale. */
 ordo_status ordo_losses_begin(ordo_session *session, double base);
 ordo_status ordo_losses_select(ordo_session *session, uint32_t loss_id);
+/* A micro-batch of the selected loss begins. */
+void ordo_losses_run(ordo_session *session);
 /* step.overflow_vote */
 ordo_status ordo_losses_vote(ordo_session *session);
 
@@ -349,6 +376,10 @@ void ordo_undo_apply(ordo_undo *undo, ordo_session *session);
 /* weights.c */
 ordo_status ordo_weights_load(ordo_model_state *model);
 ordo_status ordo_weights_load_sharded(ordo_model_state *model);
+/* Only what is stored in an opaque type and has no storage yet. */
+ordo_status ordo_weights_load_packed(ordo_model_state *model);
+/* Replicas on every axis become what coordinate 0 has, whatever no_weight_sync says. */
+ordo_status ordo_weights_broadcast(ordo_model_state *model);
 ordo_status ordo_weights_sync(ordo_model_state *model);
 ordo_status ordo_weights_read_chunk(ordo_model_state *model, const ordo_chunk *chunk, float *dst);
 ordo_status ordo_weights_materialise_grads(ordo_model_state *model);
@@ -369,6 +400,12 @@ void ordo_plugins_unload(ordo_session *session);
 const ordo_comm_hook *ordo_plugins_hook(ordo_instance *instance, void **self);
 /* The precision plugin of a model that packs what is gathered, null if there is none. */
 const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **self);
+
+/* tables.c */
+/* The table has a function for each declared step and event, and none that nothing declares. */
+ordo_status ordo_tables_check(const ordo_plugin_use *plugin, const ordo_decl *decl);
+/* E-PLUGIN-TABLE. */
+ordo_status ordo_tables_refuse(const ordo_plugin_use *plugin, const char *what, const char *why);
 
 /* job.c */
 void ordo_job_fill(ordo_instance *instance, const ordo_axis *axis);
@@ -425,6 +462,8 @@ ordo_status ordo_invariants_reduced(ordo_session *session);
 ordo_status ordo_invariants_drift(ordo_session *session);
 void ordo_invariants_before_update(ordo_model_state *model);
 ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *model);
+/* The same of weights that follow their masters, at the end of the step. Collective. */
+ordo_status ordo_invariants_copied(ordo_session *session, ordo_model_state *model);
 guint64 ordo_checksum(const void *data, size_t bytes);
 /* sum over all data axes, or op over one communicator; sets the ordered flag where the session asks for it. */
 ordo_status ordo_session_reduce(ordo_session *session, const ordo_comm *comm, void *values, int64_t n, ordo_dtype dtype, uint32_t op,

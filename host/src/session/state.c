@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+enum { FOLLOW_PIECE = 512 }; /* elements that are rounded at a time */
+
 /* Why state stays where it is while a scope of full parameters is open. */
 static const char copies[] = "the program changes copies there, which reach the shards, and write over them, when it is closed";
 
@@ -154,6 +156,39 @@ static void refresh_stored(ordo_leaf_record *record, const ordo_chunk *held)
                         (char *)leaf->data + (size_t)held->leaf_offset * ordo_dtype_size(leaf->dtype));
 }
 
+/* The other way round: elements that were written as the model stores them become their master's. One that is still the rounding of its
+ * master was not written, and keeps what the rounding lost. */
+static void follow_stored(ordo_leaf_record *record, const ordo_chunk *held)
+{
+  const ordo_leaf *leaf = &record->leaf;
+  const size_t size = ordo_dtype_size(leaf->dtype);
+  float *master = (float *)leaf->master->data + held->leaf_offset;
+  const char *stored = (const char *)leaf->data + (size_t)held->leaf_offset * size;
+  const int64_t numel = ordo_chunk_numel(held);
+  uint64_t rounded[FOLLOW_PIECE];
+  for (int64_t i = 0; i < numel; i += FOLLOW_PIECE) {
+    const int64_t n = MIN(numel - i, (int64_t)FOLLOW_PIECE);
+    ordo_convert_narrow(leaf->dtype, master + i, n, rounded);
+    for (int64_t k = 0; k < n; k++) {
+      const char *now = stored + (size_t)(i + k) * size;
+      if (memcmp((const char *)rounded + (size_t)k * size, now, size) != 0)
+        ordo_convert_widen(leaf->dtype, now, 1, &master[i + k]);
+    }
+  }
+}
+
+void ordo_state_follow_stored(ordo_model_state *model)
+{
+  for (uint32_t i = 0; !model->session->space && i < model->view.n_leaves; i++) {
+    ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
+    const ordo_leaf *leaf = &record->leaf;
+    if (!leaf->master || !leaf->master->data || !leaf->data || !is_float(leaf->dtype))
+      continue;
+    for (uint64_t c = 0; c < record->placement.n_chunks; c++)
+      follow_stored(record, &record->placement.chunks[c]);
+  }
+}
+
 static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, const ordo_chunk *chunk, int32_t slot, float *packed,
                               gboolean out)
 {
@@ -172,7 +207,6 @@ static ordo_status copy_chunk(ordo_leaf_record *record, const ordo_chunk *held, 
 static ordo_status move_packed(ordo_leaf_record *record, const ordo_chunk *held, const ordo_chunk *chunk, float *packed, gboolean out)
 {
   const ordo_leaf *leaf = &record->leaf;
-  const ordo_dtype_ops *ops = leaf->opaque;
   g_autofree float *values = g_try_new(float, (gsize)MAX(leaf->numel, 1));
   copying c = {.dtype = ORDO_F32, .packed = packed, .out = out};
   if (!values)
@@ -180,15 +214,12 @@ static ordo_status move_packed(ordo_leaf_record *record, const ordo_chunk *held,
   if (!leaf->data)
     return ORDO_E_NOT_FOUND;
   c.array = values + held->leaf_offset;
-  ordo_status status = ops->unpack(ops->ctx, leaf->data, leaf->numel, values);
+  ordo_status status = ordo_opaque_unpack(record->model, leaf, values);
   if (status == ORDO_OK)
     for_runs(chunk, held->extent, held->offset, held->begin, copy_run, &c);
   if (status == ORDO_OK && !out)
-    status = ops->pack(ops->ctx, values, leaf->numel, leaf->data);
-  return status == ORDO_OK ? ORDO_OK
-                           : refuse(record->model->session, ORDO_E_INVALID, "E-OPAQUE-UNPACK", leaf->name, ops->name,
-                                    "this is a defect of the plugin that owns the type: report it to its author with this text",
-                                    "packed weights cannot be converted");
+    status = ordo_opaque_pack(record->model, leaf, values);
+  return status;
 }
 
 /* Slots are asked for here, so that "no state yet" is one answer whoever copies. */
@@ -237,6 +268,9 @@ static ordo_status open_leaf(ordo_session *session, const char *call, const ordo
 ordo_status ordo_session_export_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, float *dst)
 {
   ordo_leaf_record *record = NULL;
+  ORDO_NEED(session, leaf, "ordo_session_export_chunk");
+  ORDO_NEED(session, chunk, "ordo_session_export_chunk");
+  ORDO_NEED(session, dst, "ordo_session_export_chunk");
   ordo_session_enter(session);
   ordo_status status = open_leaf(session, "ordo_session_export_chunk", leaf, slot, &record);
   return ordo_session_leave(session, status == ORDO_OK ? move_chunk(record, chunk, slot, dst, TRUE) : status);
@@ -245,6 +279,9 @@ ordo_status ordo_session_export_chunk(ordo_session *session, const ordo_leaf *le
 ordo_status ordo_session_import_chunk(ordo_session *session, const ordo_leaf *leaf, const ordo_chunk *chunk, int32_t slot, const float *src)
 {
   ordo_leaf_record *record = NULL;
+  ORDO_NEED(session, leaf, "ordo_session_import_chunk");
+  ORDO_NEED(session, chunk, "ordo_session_import_chunk");
+  ORDO_NEED(session, src, "ordo_session_import_chunk");
   ordo_session_enter(session);
   ordo_status status = open_leaf(session, "ordo_session_import_chunk", leaf, slot, &record);
   if (status == ORDO_OK)
@@ -330,6 +367,7 @@ ordo_status ordo_session_export_param(ordo_session *session, const ordo_param *p
 {
   ordo_model_state *model = NULL;
   int32_t found = 0;
+  ORDO_NEED(session, param, "ordo_session_export_param");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_export_param", param, &model);
   if (status != ORDO_OK)
@@ -357,6 +395,8 @@ ordo_status ordo_session_import_param(ordo_session *session, const ordo_param *p
 {
   ordo_model_state *model = NULL;
   int32_t found = 0;
+  ORDO_NEED(session, param, "ordo_session_import_param");
+  ORDO_NEED(session, src, "ordo_session_import_param");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_import_param", param, &model);
   if (status == ORDO_OK)
@@ -384,6 +424,8 @@ ordo_status ordo_session_export_updates(ordo_session *session, const ordo_param 
 {
   ordo_model_state *model = NULL;
   int64_t most = 0;
+  ORDO_NEED(session, param, "ordo_session_export_updates");
+  ORDO_NEED(session, updates, "ordo_session_export_updates");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_export_updates", param, &model);
   if (status == ORDO_OK && !(model->optimizer && ORDO_CAN(model->optimizer, ordo_optimizer, updates)))
@@ -404,6 +446,7 @@ ordo_status ordo_session_export_updates(ordo_session *session, const ordo_param 
 ordo_status ordo_session_import_updates(ordo_session *session, const ordo_param *param, int64_t updates)
 {
   ordo_model_state *model = NULL;
+  ORDO_NEED(session, param, "ordo_session_import_updates");
   ordo_session_enter(session);
   ordo_status status = open_param(session, "ordo_session_import_updates", param, &model);
   if (status == ORDO_OK && !(model->optimizer && ORDO_CAN(model->optimizer, ordo_optimizer, restore)))

@@ -31,6 +31,7 @@ static ordo_status check_thread(ordo_session *session, const char *call)
 #define ENTER(SESSION, ALLOWED, CALL, LEGAL)                                               \
   G_STMT_START                                                                             \
   {                                                                                        \
+    ORDO_NEED(SESSION, SESSION, NAME(CALL));                                               \
     ordo_session_enter(SESSION);                                                           \
     if (G_UNLIKELY(!((1u << (SESSION)->state) & (ALLOWED))))                               \
       return ordo_session_leave(SESSION, ordo_session_refuse(SESSION, NAME(CALL), LEGAL)); \
@@ -96,6 +97,9 @@ static ordo_model_state *find_model(const ordo_session *session, uint32_t index)
 ordo_status ordo_session_sum(ordo_session *session, double *values, size_t n)
 {
   ordo_status status;
+  ORDO_NEED(session, session, NAME("sum"));
+  if (n)
+    ORDO_NEED(session, values, NAME("sum"));
   ordo_session_enter(session);
   if (session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED)
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("sum"), "while the session lives"));
@@ -136,7 +140,8 @@ static ordo_status check_weight(ordo_session *session, double weight, double sum
   g_autofree char *why = NULL;
   if (isfinite(weight) && weight >= 0.0 && isfinite(sum) && sum > 0.0)
     return ORDO_OK;
-  why = g_strdup_printf("this rank gave %g, all data ranks together %g", weight, sum);
+  why = g_strdup_printf("this rank gave %g, all data ranks together %g", isnan(weight) ? (double)NAN : weight,
+                        isnan(sum) ? (double)NAN : sum); /* without the sign that computations leave on a NaN */
   return ordo_errors_push(ordo_session_errors(session), ORDO_E_INVALID, "E-STEP-WEIGHT", NAME("step_begin"), why,
                           "count the targets that enter the loss; skip a batch in which no rank has any",
                           "the weight of a step must be finite, at least 0, and above 0 over all ranks");
@@ -147,6 +152,7 @@ ordo_status ordo_session_step_begin(ordo_session *session, int32_t n_micro_batch
   /* A negative share is summed as NaN, so that every rank learns of it and none is left waiting in a collective. */
   double sum = weight >= 0.0 ? weight : (double)NAN;
   ordo_status status;
+  ORDO_NEED(session, session, NAME("step_begin"));
   session->step_thread = session->state == ORDO_SESSION_READY ? ordo_session_this_thread() : session->step_thread;
   ENTER(session, ORDO_IN(READY), "step_begin", "between training steps, after the set-up");
   if (n_micro_batches < 1)
@@ -194,12 +200,17 @@ ordo_status ordo_session_select_loss(ordo_session *session, uint32_t loss_id)
 
 double ordo_session_loss_factor(const ordo_session *session)
 {
-  return session->loss_factor;
+  return session ? session->loss_factor : 1.0;
+}
+
+double ordo_session_loss_scale(const ordo_session *session)
+{
+  return session->scaler ? session->loss_scale : 1.0;
 }
 
 double ordo_session_step_weight(const ordo_session *session)
 {
-  return session->weight;
+  return session ? session->weight : 0.0;
 }
 
 /* A unit whose packed params cannot be unpacked or bound is half open: nothing to go on with. */
@@ -215,6 +226,7 @@ static void begin_units(ordo_session *session)
     ordo_model_state *model = g_ptr_array_index(session->models, m);
     model->next_unit = 0;
     model->last_backward = model->view.n_units;
+    model->open_ties = 0;
     for (guint i = 0; i < model->params->len; i++) {
       ordo_param_record *param = g_ptr_array_index(model->params, i);
       param->pending = param->n_members;
@@ -233,6 +245,7 @@ ordo_status ordo_session_micro_begin(ordo_session *session)
   if (G_UNLIKELY(status != ORDO_OK))
     return ordo_session_leave(session, status);
   begin_units(session);
+  ordo_losses_run(session);
   session->state = ORDO_SESSION_MICRO;
   status = ordo_step_run_info_calls(session, session->micro_begin, "micro_begin");
   return ordo_session_leave(session, status);
@@ -338,6 +351,14 @@ static ordo_status run_grad_ready(ordo_session *session, const ordo_model_state 
   return ORDO_OK;
 }
 
+/* Everything of this micro-batch stands in the gradient. */
+static ordo_status complete(ordo_session *session, const ordo_model_state *model, ordo_param_record *root)
+{
+  if (root->sum)
+    ordo_accumulate_ready(session, root);
+  return run_grad_ready(session, model, &root->param);
+}
+
 ordo_status ordo_session_grad_ready(ordo_session *session, uint32_t index, uint32_t param)
 {
   ordo_model_state *model;
@@ -351,13 +372,33 @@ ordo_status ordo_session_grad_ready(ordo_session *session, uint32_t index, uint3
                                            "there is no such parameter in the model whose unit is open, or it requires no gradient"));
   if (G_UNLIKELY(record->ready_in == session->micro_serial))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("grad_ready"), "once per parameter and micro-batch"));
+  if (G_UNLIKELY(record->root->pending == 0))
+    return ordo_session_leave(
+        session, ordo_session_refuse(session, NAME("grad_ready"), "before post_backward of the first unit with a member of its tie group"));
   record->ready_in = session->micro_serial;
   mark_written(record->root);
+  if (record->root->n_members > 1)
+    model->open_ties += record->root->pending == record->root->n_members ? 1u : record->root->pending == 1 ? -1u : 0u;
   if (--record->root->pending > 0)
     return ordo_session_leave(session, ORDO_OK);
-  if (record->root->sum)
-    ordo_accumulate_ready(session, record->root);
-  return ordo_session_leave(session, run_grad_ready(session, model, &record->root->param));
+  return ordo_session_leave(session, complete(session, model, record->root));
+}
+
+/* A member of a tie group may have no part in a loss. What the others wrote is whole when no backward of a unit with a member is to come
+ * (the root stands in the first of them), and strategies hear of it before they reduce: else they would take it for a gradient that
+ * nobody wrote, and drop it. */
+static ordo_status complete_open_ties(ordo_session *session, ordo_model_state *model, const GPtrArray *params)
+{
+  ordo_status status = ORDO_OK;
+  for (guint i = 0; i < params->len && model->open_ties > 0 && status == ORDO_OK; i++) {
+    ordo_param_record *root = g_ptr_array_index(params, i);
+    if (root->root != root || root->pending == 0 || root->pending == root->n_members)
+      continue;
+    root->pending = 0;
+    model->open_ties--;
+    status = complete(session, model, root);
+  }
+  return status;
 }
 
 ordo_status ordo_session_post_backward(ordo_session *session, uint32_t index, uint32_t unit)
@@ -367,9 +408,11 @@ ordo_status ordo_session_post_backward(ordo_session *session, uint32_t index, ui
   FIND_UNIT(session, index, unit, "post_backward");
   if (G_UNLIKELY(!is_open(session, index, unit)))
     return ordo_session_leave(session, ordo_session_refuse(session, NAME("post_backward"), "for the unit whose backward is open"));
+  status = model->open_ties > 0 ? complete_open_ties(session, model, record->params) : ORDO_OK;
   if (session->info.n_micro_batches > 1) /* sharding strategies reduce the unit's gradients now */
     ordo_accumulate_end_unit(session, model, unit);
-  status = G_UNLIKELY(record->is_packed) ? packed(session, ordo_opaque_close(model, record)) : ORDO_OK;
+  if (G_UNLIKELY(status == ORDO_OK && record->is_packed))
+    status = packed(session, ordo_opaque_close(model, record));
   if (G_LIKELY(status == ORDO_OK))
     status = run_unit_calls(session, model->calls.post_backward, &record->unit, "post_backward");
   if (G_LIKELY(status == ORDO_OK))
@@ -384,9 +427,15 @@ ordo_status ordo_session_micro_end(ordo_session *session)
 {
   ordo_status status;
   ENTER(session, ORDO_IN(MICRO) | ORDO_IN(BETWEEN), "micro_end", "in a micro-batch, when no unit is open");
+  status = ORDO_OK;
+  for (guint m = 0; m < session->models->len && status == ORDO_OK; m++) { /* whose first unit ran no backward */
+    ordo_model_state *model = g_ptr_array_index(session->models, m);
+    status = model->open_ties > 0 ? complete_open_ties(session, model, model->params) : ORDO_OK;
+  }
   if (session->info.n_micro_batches > 1)
     ordo_accumulate_end(session);
-  status = ordo_step_run_info_calls(session, session->micro_end, "micro_end");
+  if (status == ORDO_OK)
+    status = ordo_step_run_info_calls(session, session->micro_end, "micro_end");
   if (status != ORDO_OK)
     return ordo_session_leave(session, status);
   session->info.micro_batch++;
@@ -396,7 +445,7 @@ ordo_status ordo_session_micro_end(ordo_session *session)
 
 int ordo_session_grad_adds(const ordo_session *session, uint32_t index, uint32_t param)
 {
-  const ordo_model_state *model = find_model(session, index);
+  const ordo_model_state *model = session ? find_model(session, index) : NULL;
   const ordo_param_record *record = model && param < model->params->len ? g_ptr_array_index(model->params, param) : NULL;
   const ordo_leaf *leaf;
   if (!record)
@@ -470,6 +519,7 @@ static ordo_status call_eval(ordo_session *session, gboolean begin)
 ordo_status ordo_session_eval_begin(ordo_session *session)
 {
   ordo_status status;
+  ORDO_NEED(session, session, NAME("eval_begin"));
   session->step_thread = session->state == ORDO_SESSION_READY ? ordo_session_this_thread() : session->step_thread;
   ENTER(session, ORDO_IN(READY), "eval_begin", "between training steps, after the set-up");
   session->where = "eval_begin";
@@ -494,8 +544,10 @@ ordo_status ordo_session_eval_end(ordo_session *session)
 
 ordo_status ordo_session_activation(ordo_session *session, uint32_t index, ordo_activation *activation)
 {
-  const ordo_model_state *model = find_model(session, index);
+  const ordo_model_state *model;
   const ordo_activation_call *call, *end;
+  ORDO_NEED(session, activation, NAME("activation"));
+  model = find_model(session, index);
   if (!model || !model->calls.activation || model->calls.activation->len == 0)
     return session->state == ORDO_SESSION_DEAD || session->state == ORDO_SESSION_FAILED
                ? ordo_session_refuse(session, NAME("activation"), "inside a unit")
@@ -516,5 +568,5 @@ ordo_status ordo_session_activation(ordo_session *session, uint32_t index, ordo_
 
 ordo_dtype ordo_session_op_dtype(const ordo_session *session, uint32_t op)
 {
-  return session->op_policy ? session->op_policy->plugin->precision->op_dtype(session->op_policy->self, op) : ORDO_F32;
+  return session && session->op_policy ? session->op_policy->plugin->precision->op_dtype(session->op_policy->self, op) : ORDO_F32;
 }

@@ -108,7 +108,8 @@ static void rebind_back(ordo_undo *undo, ordo_session *session)
       ordo_leaf_map *move = &g_array_index(moves, ordo_leaf_map, k);
       *move = (ordo_leaf_map){sizeof *move, move->new_leaf, move->old_leaf};
     }
-    if (model->optimizer && model->optimizer->rebind(model->optimizer->ctx, &g_array_index(moves, ordo_leaf_map, 0), moves->len) != ORDO_OK)
+    if (model->optimizer && ORDO_CAN(model->optimizer, ordo_optimizer, rebind) &&
+        model->optimizer->rebind(model->optimizer->ctx, &g_array_index(moves, ordo_leaf_map, 0), moves->len) != ORDO_OK)
       ordo_context_log(session->context, ORDO_LOG_WARNING, "undo: optimizer '%s' could not be moved back", model->optimizer->name);
   }
 }

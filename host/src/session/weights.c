@@ -99,7 +99,7 @@ static ordo_status fill_converted(ordo_model_state *model, ordo_leaf *leaf)
   if (status != ORDO_OK)
     return status;
   if (leaf->opaque)
-    return leaf->opaque->pack(leaf->opaque->ctx, values, leaf->numel, leaf->data);
+    return ordo_opaque_pack(model, leaf, values);
   if (leaf->dtype != ORDO_F64 && leaf->dtype != ORDO_BF16 && leaf->dtype != ORDO_F16)
     return ordo_errors_push(ordo_session_errors(model->session), ORDO_E_UNSUPPORTED, "E-WEIGHTS-SOURCE", leaf->name,
                             "integers cannot be filled from fp32 weights", "describe integer parameters with data",
@@ -140,11 +140,14 @@ static ordo_status bind_params(ordo_model_state *model, ordo_leaf *leaf)
   return ordo_leaves_bind(model, record, leaf->data, leaf->grad);
 }
 
-ordo_status ordo_weights_load(ordo_model_state *model)
+/* Leaves that have no storage yet; `packed`: those of opaque types alone. */
+static ordo_status load_fresh(ordo_model_state *model, gboolean packed)
 {
   for (uint32_t i = 0; i < model->view.n_leaves; i++) {
     ordo_leaf *leaf = model->view.leaves[i];
     gboolean fresh;
+    if (packed && !leaf->opaque)
+      continue;
     ordo_status status = ensure_data(model, leaf, &fresh);
     if (status == ORDO_OK && fresh)
       status = fill(model, leaf);
@@ -154,6 +157,16 @@ ordo_status ordo_weights_load(ordo_model_state *model)
       return status;
   }
   return ORDO_OK;
+}
+
+ordo_status ordo_weights_load(ordo_model_state *model)
+{
+  return load_fresh(model, FALSE);
+}
+
+ordo_status ordo_weights_load_packed(ordo_model_state *model)
+{
+  return load_fresh(model, TRUE);
 }
 
 ordo_status ordo_weights_load_sharded(ordo_model_state *model)
@@ -290,23 +303,32 @@ static ordo_status compare_axis(ordo_model_state *model, uint32_t axis)
   return status;
 }
 
-ordo_status ordo_weights_sync(ordo_model_state *model)
+ordo_status ordo_weights_broadcast(ordo_model_state *model)
 {
   ordo_session *session = model->session;
   const ordo_mesh *mesh = session->mesh;
   ordo_status status = ORDO_OK;
-  char *buffer = NULL;
+  char *buffer = mesh->size > 1 ? ordo_memory_alloc(session->memory, STAGING_BYTES, ORDO_MEM_COMM) : NULL;
   if (mesh->size == 1)
     return ORDO_OK;
-  if (!session->options.no_weight_sync) {
-    buffer = ordo_memory_alloc(session->memory, STAGING_BYTES, ORDO_MEM_COMM);
-    if (!buffer)
-      return ordo_errors_push(ordo_session_errors(session), ORDO_E_NOMEM, "E-NOMEM", "weights.sync", "4 MiB were asked for", "free memory",
-                              "out of memory for the buffer of weights.sync");
-  }
+  if (!buffer)
+    return ordo_errors_push(ordo_session_errors(session), ORDO_E_NOMEM, "E-NOMEM", session->where, "4 MiB were asked for", "free memory",
+                            "out of memory for the buffer in which weights are broadcast");
   for (uint32_t a = 0; a < mesh->n_axes && status == ORDO_OK; a++)
     if (mesh->axes[a]->size > 1)
-      status = buffer ? sync_axis(model, a, buffer) : compare_axis(model, a);
+      status = sync_axis(model, a, buffer);
   ordo_memory_release(session->memory, buffer);
+  return status;
+}
+
+ordo_status ordo_weights_sync(ordo_model_state *model)
+{
+  const ordo_mesh *mesh = model->session->mesh;
+  ordo_status status = ORDO_OK;
+  if (!model->session->options.no_weight_sync)
+    return ordo_weights_broadcast(model);
+  for (uint32_t a = 0; a < mesh->n_axes && status == ORDO_OK; a++)
+    if (mesh->axes[a]->size > 1)
+      status = compare_axis(model, a);
   return status;
 }

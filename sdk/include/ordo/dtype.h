@@ -46,7 +46,8 @@ ORDO_INLINE size_t ordo_dtype_size(ordo_dtype dtype)
 }
 
 /* An opaque storage type. All members are required. Storage is a sequence of blocks of `block_elements` elements in
- * `block_bytes` bytes, followed by `side_bytes` bytes of side data per leaf (scales, zero points). */
+ * `block_bytes` bytes, followed by `side_bytes` bytes of side data per leaf (scales, zero points). Limits: block_elements is 1 to 2^30,
+ * block_bytes 1 to 16 * block_elements + 4096, side_bytes 0 to 2^40. A type beyond them is refused where it is handed in. */
 typedef struct ordo_dtype_ops {
   size_t struct_size;
   ordo_dtype id;          /* >= ORDO_DTYPE_OPAQUE */

@@ -179,8 +179,8 @@ typedef struct ordo_job {
    * used. A plugin that keeps to this says dry_run=yes in its manifest (manifest.h); a job with another is refused. */
   uint32_t dry_run;
   uint32_t reserved;
-  /* What happens to parameters of the model on their way through an all-gather: the table of its precision plugin, whose
-   * pre_all_gather, post_all_gather and wire_bytes are then all present, and its instance in *instance. Null: they travel as they are. A
+  /* What happens to parameters of the model on their way through an all-gather: a table whose pre_all_gather, post_all_gather and
+   * wire_bytes (and no other member) lead to its precision plugin, and their first argument in *instance. Null: they travel as they are. A
    * strategy that gathers parameters asks once its leaves are made. [main] since 0.1 */
   const struct ordo_precision *(*wire)(void *ctx, void **instance);
   /* Takes a param, with its tie group and leaf, out of training: no gradient, in no optimizer. Legal in model.inject. Errors: STATE

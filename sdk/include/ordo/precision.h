@@ -47,13 +47,15 @@ typedef struct ordo_precision {
   ordo_status (*step_begin)(void *self, const ordo_step_info *info); /* [step] since 0.1 */
   /* The type in which an operation of class `op` (ORDO_OP_) runs. [step] since 0.1 */
   ordo_dtype (*op_dtype)(void *self, uint32_t op);
-  /* What the loss is multiplied by before backward; `loss_id` counts the losses of a session. A loss_id that it does not have: 0, after
+  /* What the loss is multiplied by before backward; `loss_id` counts the losses of a session. The same on all ranks; other than 1 only with
+   * unscale and a step that leads to it (precision.wrap_optimizer, precision.initialize). A loss_id that it does not have: 0, after
    * host->fail. [step] since 0.1 */
   double (*loss_scale)(void *self, uint32_t loss_id);
   /* step.unscale: takes the scale of the loss of the last micro-batch out of the gradients, and sets *overflow to 1 if one is not finite
    * on this rank and the step must be skipped. [step] since 0.1 */
   ordo_status (*unscale)(void *self, const ordo_step_info *info, int32_t *overflow);
-  /* After the vote: `overflow` is the same on all ranks and 1 means that the optimizer step is skipped. [step] since 0.1 */
+  /* After the vote: `overflow` is the same on all ranks and 1 means that the optimizer step is skipped. An error on one rank ends the step
+   * on all. [step] since 0.1 */
   ordo_status (*update_scale)(void *self, int32_t overflow);
   /* step.masters_to_model: low-precision weights from the updated masters. [step] since 0.1 */
   ordo_status (*masters_to_model)(void *self);
@@ -63,6 +65,7 @@ typedef struct ordo_precision {
    * a piece holds parts of several leaves: flat parameters, which are then fp32 (fsdp1 sends those of 16 bits as they are and says so in
    * the log). Leaves of an opaque type are not offered: they travel in their own packed form.
    *   wire_bytes       bytes that a piece becomes; depends on leaf and n only, since every rank reserves as much for the others
+   *                    (it is asked once for each piece); at least 1 if n is not 0, at most 16 * n + 4096
    *   pre_all_gather   packs this rank's piece `src` into `wire`; the shard itself stays as it is
    *   post_all_gather  unpacks a piece of any rank, this one's too, into `dst`
    * Buffers need not be aligned. Whole weights for export (gather_full of state.h) do not pass through here. [step] since 0.1 */

@@ -9,7 +9,7 @@
 #include <ordo/model.h>
 
 enum {
-  ORDO_GATHER_WRITE_BACK = 1u, /* changes made inside the scope reach the shards when it closes */
+  ORDO_GATHER_WRITE_BACK = 1u, /* changes made inside the scope reach the shards, replicas and fp32 masters when it closes */
   ORDO_GATHER_RANK0_ONLY = 2u  /* only rank 0 of the axis needs the values */
 };
 

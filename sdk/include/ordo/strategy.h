@@ -1,7 +1,8 @@
 /* ordo/strategy.h - "ordo.strategy/1": how a model is distributed over one mesh axis.
  *
- * Every member may be null except create and destroy; a step that the manifest declares must have its member. The host
- * calls set-up members in the order of the plan, each once, and step events in the order stated here.
+ * Every member may be null except create and destroy; a step that the manifest declares must have its member, and a member
+ * that only a step, reduces=yes or an event leads to must be declared by some line of the manifest (E-PLUGIN-TABLE). The host calls set-up
+ * members in the order of the plan, each once, and step events in the order stated here.
  *
  * One training step
  *   step_begin  { micro_begin  { pre_forward, post_forward per unit }  { pre_backward, grad_ready per param, post_backward per
@@ -114,7 +115,8 @@ typedef struct ordo_strategy {
   ordo_status (*post_forward)(void *self, const ordo_unit *unit);     /* [step] since 0.1 */
   ordo_status (*pre_backward)(void *self, const ordo_unit *unit);     /* [step] since 0.1 */
   ordo_status (*post_backward)(void *self, const ordo_unit *unit);    /* [step] since 0.1 */
-  /* The gradient of a param (of all members of its tie group) is complete for this micro-batch. [step] since 0.1 */
+  /* The gradient of a param is complete for this micro-batch; of a tie group when all members have added, or with the backward of its first
+   * unit if some had no part. [step] since 0.1 */
   ordo_status (*grad_ready)(void *self, const ordo_param *param);
   ordo_status (*micro_end)(void *self, const ordo_step_info *info); /* backward of the micro-batch is done. [step] since 0.1 */
   /* step.reduce: finishes what was started during backward and reports each leaf with job->mark_reduced. [step] since 0.1 */

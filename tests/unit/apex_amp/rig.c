@@ -288,6 +288,8 @@ static ordo_status backward(rig *r, const ordo_model *model, int64_t step, int m
   for (uint32_t u = RIG_UNITS; u-- > 0 && status == ORDO_OK;) {
     status = ordo_session_pre_backward(r->session, 0, u);
     for (uint32_t p = model->units[u]->n_params; p-- > 0 && status == ORDO_OK;) {
+      if (micro == r->silent_in && (r->silent >> model->units[u]->params[p]->index & 1))
+        continue;
       write_gradient(r, model->units[u]->params[p], step, micro);
       status = ordo_session_grad_ready(r->session, 0, model->units[u]->params[p]->index);
     }

@@ -46,6 +46,8 @@ typedef struct rig {
   float bad_value;
   int still; /* gradients are zero but for bad_value */
   int running_loss;
+  uint32_t silent; /* bit per param: neither written nor reported in micro-batch silent_in */
+  int silent_in;
   int toggles_sync;  /* gradient_sync is switched off before each micro-batch and on before the last, as programs for FSDP2 do */
   uint32_t n_losses; /* 0: losses are not selected; else micro-batch m belongs to loss m % n_losses */
   double last_loss;  /* sum of 0.5 * (weight - target)^2 over everything, before the last step */

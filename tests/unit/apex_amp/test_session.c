@@ -336,6 +336,53 @@ static void storage_of_the_embedder_is_left_alone(void **state)
   rig_close(&r);
 }
 
+/* Writes every other element of a matrix in a scope and looks at all of them afterwards, then takes a step that changes nothing. */
+static void write_back(const char *strategy, const char *precision, uint32_t flags)
+{
+  enum { PARAM = 1 };
+  float before[RIG_MOST] = {0}, exported[RIG_MOST];
+  rig r;
+  rig_start(&r, &(rig_options){.strategy = strategy, .precision = precision, .lr = 1e-4});
+  rig_expect_ok(rig_step(&r, NULL), precision); /* a master has more bits than the model from now on */
+  for (int64_t i = 0; i < rig_numel(PARAM); i++)
+    before[i] = rig_weight(&r, PARAM, i);
+  const ordo_param *param = ordo_session_model(r.session, 0)->params[PARAM];
+  rig_expect_ok(ordo_session_gather_full(r.session, 0, flags), "gather_full");
+  for (int64_t i = 0; i < rig_numel(PARAM) && (!(flags & ORDO_GATHER_RANK0_ONLY) || rig_me == 0); i += 2)
+    if (param->dtype == ORDO_F32)
+      ((float *)param->data)[i] = 1.5f;
+    else
+      ((uint16_t *)param->data)[i] = param->dtype == ORDO_BF16 ? 0x3fc0 : 0x3e00;
+  rig_expect_ok(ordo_session_release_full(r.session, 0), "release_full");
+  rig_expect_ok(ordo_session_export_param(r.session, param, -1, exported), "export");
+  for (int64_t i = 0; i < rig_numel(PARAM); i++) {
+    const float expected = i % 2 == 0 ? 1.5f : before[i];
+    if (!rig_holds(&r, PARAM, i))
+      continue;
+    if (rig_weight(&r, PARAM, i) != expected || exported[i] != expected)
+      fail_msg("%s %s, flags %u, element %d: weight %.9g, exported %.9g, not %.9g", strategy ? strategy : "none", precision, flags, (int)i,
+               (double)rig_weight(&r, PARAM, i), (double)exported[i], (double)expected);
+  }
+  r.still = 1;
+  rig_expect_ok(rig_step(&r, NULL), "a step without gradients");
+  for (int64_t i = 0; i < rig_numel(PARAM); i++)
+    assert_true(!rig_holds(&r, PARAM, i) || rig_stored(&r, PARAM, i) == (i % 2 == 0 ? 1.5f : rig_round(param->dtype, before[i])));
+  rig_close(&r);
+}
+
+/* Masters that did not follow undid in the next step what a scope had written; one whose element was not written keeps every bit. */
+static void masters_follow_what_a_scope_writes_back(void **state)
+{
+  static const char *const precisions[] = {"apex_amp:O0", "apex_amp:O2", "apex_amp:O3", "apex_amp:O5"};
+  (void)state;
+  for (size_t p = 0; p < sizeof precisions / sizeof precisions[0]; p++) {
+    for (int s = 0; s < N_STRATEGIES; s++)
+      for (uint32_t only = 0; only <= ORDO_GATHER_RANK0_ONLY && fits(STRATEGIES[s]); only += ORDO_GATHER_RANK0_ONLY)
+        write_back(STRATEGIES[s], precisions[p], ORDO_GATHER_WRITE_BACK | only);
+    write_back("fsdp1:use_orig_params=false", precisions[p], ORDO_GATHER_WRITE_BACK);
+  }
+}
+
 static void evaluation_casts_and_wraps_nothing(void **state)
 {
   (void)state;
@@ -359,6 +406,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(fp32_sums_lose_nothing),
       cmocka_unit_test(the_loss_falls),
       cmocka_unit_test(storage_of_the_embedder_is_left_alone),
+      cmocka_unit_test(masters_follow_what_a_scope_writes_back),
       cmocka_unit_test(evaluation_casts_and_wraps_nothing),
   };
   return rig_main(argc, argv, tests, sizeof tests / sizeof tests[0]);

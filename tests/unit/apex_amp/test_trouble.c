@@ -145,6 +145,30 @@ static const struct {
   const char *level, *strategy;
 } CELLS[] = {{"O1", "ddp"}, {"O2", "ddp"}, {"O1", "fsdp1"}, {"O1", "fsdp2"}, {"O2", "fsdp1"}, {"O2", "fsdp2"}};
 
+/* A scaler that was restored from the state of another run on one rank. */
+static void another_scale_restored_on_one_rank_stops_all(void **state)
+{
+  static const char *const strategies[] = {"ddp", "fsdp1", "fsdp2"};
+  (void)state;
+  for (int k = 0; rig_ranks > 1 && k < 3; k++) {
+    rig r;
+    double blob[1 + 3];
+    size_t size = sizeof blob;
+    rig_start(&r, &(rig_options){.precision = "apex_amp:O1:init_scale=64", .strategy = strategies[k], .lr = 0.1});
+    rig_expect_ok(rig_step(&r, NULL), "step 1");
+    rig_expect_ok(ordo_session_precision_save(r.session, 0, blob, &size), "save");
+    assert_int_equal(size, sizeof blob);
+    if (rig_me == rig_ranks - 1)
+      blob[1] = 1024.0;
+    rig_expect_ok(ordo_session_precision_load(r.session, 0, blob, size, NULL), "load");
+    assert_int_equal(rig_step(&r, NULL), ORDO_E_MISMATCH);
+    rig_expect_error("E-STEP-LOSS-DIFFERS");
+    rig_expect_error(rig_me == rig_ranks - 1 ? "this rank ended with loss 0 at scale 1024" : "ended with loss 0 at scale 1024, this rank");
+    assert_int_equal(r.last_update, 1);
+    rig_close(&r);
+  }
+}
+
 static void a_loss_that_does_not_exist(void **state)
 {
   (void)state;
@@ -526,6 +550,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(overflow_for_ever_stops),
       cmocka_unit_test(nan_in_weights_is_named),
       cmocka_unit_test(without_a_dynamic_scale_the_step_is_refused),
+      cmocka_unit_test(another_scale_restored_on_one_rank_stops_all),
       cmocka_unit_test(a_loss_that_does_not_exist),
       cmocka_unit_test(losses_are_selected_at_every_level),
       cmocka_unit_test(each_loss_has_its_scale),

@@ -136,6 +136,21 @@ static void every_bad_file_is_listed_with_its_reason(void **state)
   assert_contains(report, "searched: 10 files, 9 refused");
 }
 
+/* Whatever the options, no plan can have it, so it is no use to list it as usable. Where options decide, the plan judges them. */
+static void a_manifest_that_contradicts_itself_is_refused(void **state)
+{
+  place *p = *state;
+  add(p->a, "joint", "joint", "1.0.0", "flags=requires_joint_prepare\nsteps=strategy.wrap\n");
+  g_free(write_plugin(p->a, "amp", "amp", "precision", "1.0.0", "flags=wraps_optimizer\nsteps=precision.convert_model\n"));
+  add(p->a, "some", "some", "1.0.0", "option=way|enum|a|a,b|which\nflags[way=a]=requires_joint_prepare\nsteps=strategy.wrap\n");
+  add(p->a, "good", "good", "1.0.0", "steps=strategy.wrap\n");
+  scan(p);
+  assert_state(p, "a/joint.so", ORDO_PLUGIN_REFUSED, "requires_joint_prepare");
+  assert_state(p, "a/amp.so", ORDO_PLUGIN_REFUSED, "wraps_optimizer needs the step precision.wrap_optimizer");
+  assert_state(p, "a/some.so", ORDO_PLUGIN_USABLE, "");
+  assert_state(p, "a/good.so", ORDO_PLUGIN_USABLE, "");
+}
+
 static void a_place_that_others_can_write_is_refused_unless_allowed(void **state)
 {
   place *p = *state;
@@ -335,6 +350,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(a_plugin_is_listed_with_all_that_its_note_says, set_up, tear_down),
       cmocka_unit_test_setup_teardown(every_bad_file_is_listed_with_its_reason, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_manifest_that_contradicts_itself_is_refused, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_place_that_others_can_write_is_refused_unless_allowed, set_up, tear_down),
       cmocka_unit_test_setup_teardown(an_unreadable_place_does_not_hide_the_others, set_up, tear_down),
       cmocka_unit_test_setup_teardown(the_highest_version_wins_wherever_it_stands, set_up, tear_down),

@@ -15,21 +15,25 @@
 
 typedef struct fake {
   const char *id;
-  const char *fail_in;   /* member that returns an error: "wrap", "create", "reduce" ... */
-  gboolean silent;       /* without calling host->fail */
-  gboolean lose_rank;    /* ... with ORDO_E_PEER_LOST */
-  gboolean flat;         /* wrap / prepare_joint replace all leaves by one flat shard per axis */
-  gboolean drop_link;    /* ... and forget one old leaf */
-  gboolean tear_tie;     /* ... and give two tied parameters a leaf each */
-  gboolean twice;        /* ... and do it a second time */
-  gboolean outside;      /* replace_leaves from step_begin */
-  gboolean forget;       /* reduce marks nothing */
-  gboolean reduce_twice; /* reduce marks everything twice */
-  gboolean only_sum;     /* reduce sums and leaves the division to the host */
-  gboolean veto;         /* should_commit says no */
-  gboolean masters;      /* wrap_optimizer makes masters */
-  gboolean fp16, bf16;   /* op_dtype(matmul) */
-  ordo_dtype converts;   /* convert_model casts every parameter to it, 0: none */
+  const char *fail_in;       /* member that returns an error: "wrap", "create", "reduce" ... */
+  gboolean silent;           /* without calling host->fail */
+  gboolean lose_rank;        /* ... with ORDO_E_PEER_LOST */
+  gboolean flat;             /* wrap / prepare_joint replace all leaves by one flat shard per axis */
+  gboolean drop_link;        /* ... and forget one old leaf */
+  gboolean tear_tie;         /* ... and give two tied parameters a leaf each */
+  gboolean twice;            /* ... and do it a second time */
+  gboolean outside;          /* replace_leaves from step_begin */
+  gboolean forget;           /* reduce marks nothing */
+  gboolean reduce_twice;     /* reduce marks everything twice */
+  gboolean only_sum;         /* reduce sums and leaves the division to the host */
+  gboolean veto;             /* should_commit says no */
+  gboolean masters;          /* wrap_optimizer makes masters */
+  gboolean master_of_master; /* ... and one for the first of them */
+  gboolean keeps_masters;    /* masters_to_model copies nothing */
+  gboolean no_copy;          /* the table lacks masters_to_model */
+  ordo_status (*wraps)(const ordo_job *job, ordo_optimizer *optimizer); /* wrap_optimizer calls it */
+  gboolean fp16, bf16;                                                  /* op_dtype(matmul) */
+  ordo_dtype converts;                                                  /* convert_model casts every parameter to it, 0: none */
   uint32_t convert_flags;
   ordo_status (*injects)(void *ctx, const ordo_job *job); /* model.inject calls it */
   void *injects_ctx;
@@ -43,9 +47,14 @@ typedef struct fake {
   gboolean init_praises;  /* ... after a record with the status ORDO_OK */
   size_t table_size;      /* struct_size of the table, 0: the right one */
   gboolean no_reduce;     /* the table lacks reduce */
+  gboolean whole_table;   /* the table has functions that the manifest does not declare */
+  gboolean no_unscale;    /* the table lacks unscale */
+  gboolean half_wire;     /* the table has wire_bytes alone */
   guint32 without;        /* bit per ORDO_STEP_: the table lacks that member */
   gboolean backward_only; /* wants activations of the backward pass only */
   int32_t parts, part;    /* residual: parts 0 leaves the answer alone */
+  ordo_strategy strategy; /* its tables, filled when it is opened */
+  ordo_precision precision;
 } fake;
 
 enum { KIT_MAX_FAKES = 6 };

@@ -331,7 +331,17 @@ PLAIN(partition)
 PLAIN(after_setup)
 PLAIN(eval_begin)
 PLAIN(eval_end)
-PLAIN(masters_to_model)
+
+static ordo_status fake_masters_to_model(void *data)
+{
+  const fake_instance *self = data;
+  const ordo_model *model = self->job->model;
+  for (uint32_t i = 0; self->knobs->masters && !self->knobs->keeps_masters && i < model->n_leaves; i++) {
+    const ordo_leaf *leaf = model->leaves[i];
+    memcpy(leaf->data, leaf->master->data, (size_t)leaf->numel * 4);
+  }
+  return plain(data, "masters_to_model");
+}
 
 static ordo_status fake_inject(void *data)
 {
@@ -406,7 +416,8 @@ static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
   const ordo_model *model = self->job->model;
   ordo_status status = hear(self, "wrap_optimizer");
   int64_t at = 0;
-  (void)optimizer;
+  if (status == ORDO_OK && self->knobs->wraps)
+    status = self->knobs->wraps(self->job, optimizer);
   if (status != ORDO_OK || !self->knobs->masters)
     return status;
   self->master = self->job->alloc(self->job->ctx, 4096, ORDO_MEM_OPTIMIZER);
@@ -418,6 +429,8 @@ static ordo_status fake_wrap_optimizer(void *data, ordo_optimizer *optimizer)
   }
   if (status == ORDO_OK && self->knobs->twice)
     status = self->job->set_master(self->job->ctx, model->leaves[0], self->master, self->master_grad);
+  if (status == ORDO_OK && self->knobs->master_of_master)
+    status = self->job->set_master(self->job->ctx, model->leaves[0]->master, self->master, self->master_grad);
   return status;
 }
 
@@ -473,6 +486,12 @@ static ordo_status fake_update_scale(void *data, int32_t overflow)
   return plain(data, overflow ? "update_scale(1)" : "update_scale(0)");
 }
 
+static int64_t fake_wire_bytes(void *data, const ordo_leaf *leaf, int64_t n)
+{
+  (void)data, (void)leaf;
+  return n;
+}
+
 static const ordo_precision full_precision = {.struct_size = sizeof full_precision,
                                               .probe = fake_probe,
                                               .create = fake_create,
@@ -488,13 +507,13 @@ static const ordo_precision full_precision = {.struct_size = sizeof full_precisi
                                               .update_scale = fake_update_scale,
                                               .masters_to_model = fake_masters_to_model};
 
-static ordo_strategy short_strategy; /* full_strategy without what the test took away */
+static fake *opened; /* its tables are asked for next */
 
 static const void *get_extension(const char *id)
 {
   if (!g_strcmp0(id, ORDO_STRATEGY_EXTENSION))
-    return &short_strategy;
-  return !g_strcmp0(id, ORDO_PRECISION_EXTENSION) ? &full_precision : NULL;
+    return &opened->strategy;
+  return !g_strcmp0(id, ORDO_PRECISION_EXTENSION) ? &opened->precision : NULL;
 }
 
 static ordo_status fake_init(const ordo_host *host)
@@ -520,18 +539,53 @@ static const ordo_plugin entry = {.magic = ORDO_PLUGIN_MAGIC,
                                   .deinit = fake_deinit,
                                   .get_extension = get_extension};
 
+#define DROP(TABLE, MEMBER, LINE)  \
+  do {                             \
+    if (!strstr(manifest, (LINE))) \
+      (TABLE).MEMBER = NULL;       \
+  } while (0)
+
+/* What a manifest does not declare is missing. */
+static void drop_undeclared(fake *f, const char *manifest)
+{
+  DROP(f->strategy, inject, "model.inject");
+  DROP(f->strategy, partition, "strategy.partition");
+  DROP(f->strategy, wrap, "strategy.wrap");
+  DROP(f->strategy, prepare_joint, "strategy.prepare_joint");
+  DROP(f->strategy, prepare_optimizer, "strategy.prepare_optimizer");
+  DROP(f->strategy, reduce, "reduces=yes");
+  DROP(f->precision, inject, "model.inject");
+  DROP(f->precision, convert_model, "precision.convert_model");
+  DROP(f->precision, wrap_optimizer, "precision.wrap_optimizer");
+  DROP(f->precision, loss_scale, "precision.wrap_optimizer");
+  DROP(f->precision, unscale, "precision.wrap_optimizer");
+  DROP(f->precision, update_scale, "precision.wrap_optimizer");
+  DROP(f->precision, masters_to_model, "precision.wrap_optimizer");
+}
+
 static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t flags, ordo_errors *errors, const ordo_plugin **result)
 {
+  fake *knobs = find_fake(found->manifest->id);
   (void)user;
-  if (!find_fake(found->manifest->id)) /* a comm hook in a real file */
+  if (!knobs) /* a comm hook in a real file */
     return ordo_loader_open(found, flags, errors, result);
-  short_strategy = full_strategy;
-  if (find_fake(found->manifest->id)->without & (1u << ORDO_STEP_WRAP))
-    short_strategy.wrap = NULL;
-  if (find_fake(found->manifest->id)->no_reduce)
-    short_strategy.reduce = NULL;
-  if (find_fake(found->manifest->id)->table_size)
-    short_strategy.struct_size = find_fake(found->manifest->id)->table_size;
+  opened = knobs;
+  knobs->strategy = full_strategy;
+  knobs->precision = full_precision;
+  if (!knobs->whole_table)
+    drop_undeclared(knobs, found->manifest->text);
+  if (knobs->without & (1u << ORDO_STEP_WRAP))
+    knobs->strategy.wrap = NULL;
+  if (knobs->no_reduce)
+    knobs->strategy.reduce = NULL;
+  if (knobs->no_unscale)
+    knobs->precision.unscale = NULL;
+  if (knobs->half_wire)
+    knobs->precision.wire_bytes = fake_wire_bytes;
+  if (knobs->no_copy)
+    knobs->precision.masters_to_model = NULL;
+  if (knobs->table_size)
+    knobs->strategy.struct_size = knobs->table_size;
   *result = &entry;
   return ORDO_OK;
 }

@@ -298,6 +298,45 @@ static void losses_without_a_scaler(void **state)
   kit_free(k);
 }
 
+/* It used to be accepted, and the gradients, all of another loss, were unscaled by this one's scale. */
+static void a_loss_selected_after_the_last_micro_batch_is_refused(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_setup(k);
+  for (int selects = 0; selects < 2; selects++) {
+    assert_int_equal(ordo_session_step_begin(k->session, 1, 4.0), ORDO_OK);
+    if (selects)
+      assert_int_equal(ordo_session_select_loss(k->session, 0), ORDO_OK);
+    assert_int_equal(kit_micro(k, 1.0f), ORDO_OK);
+    assert_int_equal(ordo_session_select_loss(k->session, 1), ORDO_E_STATE);
+    assert_string_equal(kit_code(k), "E-STATE-ORDER");
+    kit_assert_mentions(k, "none is left in this step");
+    assert_int_equal(ordo_session_step_end(k->session, NULL), ORDO_OK); /* nothing has happened */
+  }
+  kit_free(k);
+}
+
+/* Its scale would grow, as that of a loss whose gradients were finite. */
+static void a_loss_that_never_ran_was_not_used(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_setup(k);
+  assert_int_equal(ordo_session_step_begin(k->session, 3, 4.0), ORDO_OK);
+  assert_int_equal(ordo_session_select_loss(k->session, 1), ORDO_OK);
+  assert_int_equal(ordo_session_select_loss(k->session, 0), ORDO_OK);
+  assert_int_equal(kit_micro(k, 1.0f), ORDO_OK);
+  assert_int_equal(k->session->losses_used, 1u << 0);
+  assert_int_equal(ordo_session_select_loss(k->session, 3), ORDO_OK);
+  assert_int_equal(ordo_session_select_loss(k->session, 2), ORDO_OK);
+  assert_int_equal(kit_micro(k, 1.0f), ORDO_OK);
+  assert_int_equal(kit_micro(k, 1.0f), ORDO_OK);
+  assert_int_equal(k->session->losses_used, 1u << 0 | 1u << 2);
+  assert_int_equal(ordo_session_step_end(k->session, NULL), ORDO_OK);
+  kit_free(k);
+}
+
 /* A scale that is no number above 0, and a plugin that does not say why. */
 static void a_loss_scale_must_be_a_number_above_0(void **state)
 {
@@ -328,6 +367,8 @@ int main(void)
       cmocka_unit_test(a_parameter_that_no_micro_batch_used_has_no_gradient),
       cmocka_unit_test(a_strategy_that_accumulates_is_left_alone),
       cmocka_unit_test(losses_without_a_scaler),
+      cmocka_unit_test(a_loss_selected_after_the_last_micro_batch_is_refused),
+      cmocka_unit_test(a_loss_that_never_ran_was_not_used),
       cmocka_unit_test(a_loss_scale_must_be_a_number_above_0),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -243,6 +243,136 @@ static void specs_of_impossible_size_are_not_walked(void **state)
   }
 }
 
+static void a_master_of_a_master_is_refused(void **state)
+{
+  kit *k = kit_new();
+  fake *amp;
+  (void)state;
+  amp = kit_add(k, "amp", KIT_AMP, 0);
+  amp->masters = amp->master_of_master = TRUE;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_INVALID);
+  assert_string_equal(kit_code(k), "E-LEAF-REPLACE");
+  kit_assert_mentions(k, "a master is given to a master");
+  kit_assert_mentions(k, "amp");
+  kit_free(k);
+}
+
+#define TAKES(MEMBER)                                                               \
+  static ordo_status takes_##MEMBER(const ordo_job *job, ordo_optimizer *optimizer) \
+  {                                                                                 \
+    (void)job;                                                                      \
+    memset(&optimizer->MEMBER, 0, sizeof optimizer->MEMBER);                        \
+    return ORDO_OK;                                                                 \
+  }
+TAKES(struct_size)
+TAKES(name)
+TAKES(groups)
+TAKES(step)
+TAKES(rebind)
+TAKES(n_slots)
+TAKES(slot_name)
+TAKES(slot)
+TAKES(destroy)
+
+static ordo_status takes_leaves(const ordo_job *job, ordo_optimizer *optimizer)
+{
+  (void)job;
+  optimizer->groups[0].leaves = NULL;
+  return ORDO_OK;
+}
+
+static ordo_status takes_step_and_fails(const ordo_job *job, ordo_optimizer *optimizer)
+{
+  optimizer->step = NULL;
+  optimizer->rebind = NULL;
+  return (job->host->fail)(job->host->ctx, ORDO_E_UNSUPPORTED, "on second thoughts, no", NULL);
+}
+
+static uint32_t no_slots(void *ctx)
+{
+  (void)ctx;
+  return 0;
+}
+
+static const char *no_slot_name(void *ctx, uint32_t slot)
+{
+  (void)ctx, (void)slot;
+  return NULL;
+}
+
+static float *no_slot(void *ctx, const ordo_leaf *leaf, uint32_t slot)
+{
+  (void)ctx, (void)leaf, (void)slot;
+  return NULL;
+}
+
+/* A null step was called in step_end, a null rebind while the set-up was undone. */
+static void an_optimizer_stays_complete(void **state)
+{
+  static const struct {
+    const char *member;
+    ordo_status (*wraps)(const ordo_job *job, ordo_optimizer *optimizer);
+  } rows[] = {{"struct_size", takes_struct_size}, {"name", takes_name},       {"groups", takes_groups},       {"step", takes_step},
+              {"rebind", takes_rebind},           {"n_slots", takes_n_slots}, {"slot_name", takes_slot_name}, {"slot", takes_slot},
+              {"destroy", takes_destroy}};
+  (void)state;
+  for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+    kit *k = kit_new();
+    g_autofree char *what = g_strdup_printf("the plugin took '%s' out of the optimizer of model", rows[i].member);
+    kit_add(k, "thief", KIT_AMP, 0)->wraps = rows[i].wraps;
+    assert_int_equal(kit_create(k), ORDO_OK);
+    while (!ordo_session_optimizer(k->session, 0))
+      assert_int_equal(ordo_session_setup_next(k->session, NULL), ORDO_OK);
+    ordo_session_optimizer(k->session, 0)->n_slots = no_slots;
+    ordo_session_optimizer(k->session, 0)->slot_name = no_slot_name;
+    ordo_session_optimizer(k->session, 0)->slot = no_slot;
+    assert_int_equal(ordo_session_setup(k->session), ORDO_E_INVALID);
+    assert_string_equal(kit_code(k), "E-OPTIMIZER-TABLE");
+    kit_assert_mentions(k, what);
+    kit_assert_mentions(k, "plugin 'thief', precision.wrap_optimizer");
+    kit_free(k);
+  }
+}
+
+static void an_optimizer_taken_apart_by_a_step_that_fails_is_undone(void **state)
+{
+  kit *k = kit_new();
+  fake *amp;
+  (void)state;
+  amp = kit_add(k, "amp", KIT_AMP, 0);
+  amp->wraps = takes_step_and_fails;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_UNSUPPORTED);
+  kit_assert_mentions(k, "on second thoughts");
+  kit_free(k);
+}
+
+/* Its leaves were read right after the step. */
+static void groups_without_leaves_are_refused(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "thief", KIT_AMP, 0)->wraps = takes_leaves;
+  assert_int_equal(kit_create(k), ORDO_OK);
+  assert_int_equal(ordo_session_setup(k->session), ORDO_E_INVALID);
+  assert_string_equal(kit_code(k), "E-OPTIMIZER-TABLE");
+  kit_free(k);
+}
+
+/* After the set-up nobody has looked at it any more. */
+static void a_step_function_taken_during_training_is_missed(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "ddp", KIT_DDP, 1);
+  kit_setup(k);
+  ordo_session_optimizer(k->session, 0)->step = NULL;
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_E_INVALID);
+  assert_string_equal(kit_code(k), "E-OPTIMIZER-TABLE");
+  kit_free(k);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -258,6 +388,11 @@ int main(void)
       cmocka_unit_test(memory_is_freed_once),
       cmocka_unit_test(chunks_must_lie_inside_parameter_and_leaf),
       cmocka_unit_test(specs_of_impossible_size_are_not_walked),
+      cmocka_unit_test(a_master_of_a_master_is_refused),
+      cmocka_unit_test(an_optimizer_stays_complete),
+      cmocka_unit_test(an_optimizer_taken_apart_by_a_step_that_fails_is_undone),
+      cmocka_unit_test(groups_without_leaves_are_refused),
+      cmocka_unit_test(a_step_function_taken_during_training_is_missed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -196,9 +196,56 @@ static void what_cannot_be_packed_is_refused(void **state)
   half.unpack = NULL;
   refused((wish){.store = "block.a", .ops = &toy}, "E-INJECT-STORE", "trained");
   refused((wish){.freeze = {"embed.weight"}, .store = "embed.weight", .ops = &toy}, "E-INJECT-STORE", "tied");
-  refused((wish){.freeze = {"block.a"}, .store = "block.a", .ops = &wide}, "E-INJECT-STORE", "whole number of blocks");
+  refused((wish){.freeze = {"block.a"}, .store = "block.a", .ops = &wide}, "E-INJECT-STORE",
+          "rows of 4 elements are no whole number of blocks of 8");
+  refused((wish){.freeze = {"block.a"}, .store = "block.a", .ops = &wide}, "E-INJECT-STORE", "(powers of two: 2, 4)");
   refused((wish){.freeze = {"block.a"}, .store = "block.a", .ops = &half}, "E-JOB-ARGUMENT", "block.a");
   refused((wish){.freeze = {"block.a"}, .store = "block.a", .ops = NULL}, "E-JOB-ARGUMENT", "block.a");
+}
+
+/* Sizes are multiplied with the number of elements: what would overflow there is refused where the type is handed in. */
+static void sizes_of_a_type_have_limits(void **state)
+{
+  static const struct {
+    int64_t elements, bytes, side;
+  } bad[] = {{(1 << 30) + 1, 4, 0}, {INT64_MAX, 4, 0}, {BLOCK, BLOCK * 16 + 4096 + 1, 0},  {BLOCK, INT64_MAX / 2, 0},
+             {BLOCK, 0, 0},         {BLOCK, -4, 0},    {BLOCK, 4, ((int64_t)1 << 40) + 1}, {BLOCK, 4, INT64_MAX},
+             {BLOCK, 4, -1},        {0, 4, 0}};
+  (void)state;
+  for (size_t i = 0; i < G_N_ELEMENTS(bad); i++) {
+    ordo_dtype_ops ops = toy;
+    ops.block_elements = bad[i].elements;
+    ops.block_bytes = bad[i].bytes;
+    ops.side_bytes = bad[i].side;
+    refused((wish){.freeze = {"block.a"}, .store = "block.a", .ops = &ops}, "E-JOB-ARGUMENT", "limits of dtype.h");
+  }
+}
+
+static ordo_status refuses_to_pack(void *ctx, const float *src, int64_t n, void *dst)
+{
+  (void)src;
+  (void)n;
+  (void)dst;
+  return ctx ? 12345 : ORDO_E_UNSUPPORTED; /* a status that no release knows, or one without a record */
+}
+
+static void a_type_that_cannot_pack_is_named_with_its_plugin_and_leaf(void **state)
+{
+  (void)state;
+  for (int odd = 0; odd < 2; odd++) {
+    ordo_dtype_ops broken = toy;
+    wish w = {.freeze = {"block.a"}, .store = "block.a", .ops = &broken};
+    kit *k = injecting(&w, NULL, 0);
+    broken.ctx = odd ? &w : NULL;
+    broken.pack = refuses_to_pack;
+    assert_int_equal(kit_create(k), ORDO_OK);
+    assert_int_equal(ordo_session_setup(k->session), odd ? ORDO_E_INTERNAL : ORDO_E_UNSUPPORTED);
+    assert_string_equal(kit_code(k), "E-OPAQUE-UNPACK");
+    kit_assert_mentions(k, "block.a");
+    kit_assert_mentions(k, "plugin 'surgeon', pack");
+    kit_assert_mentions(k, "toy");
+    kit_free(k);
+  }
 }
 
 static void described_storage_and_a_fixed_embedder_are_refused(void **state)
@@ -231,6 +278,7 @@ static void a_type_that_cannot_unpack_ends_the_session_with_its_name(void **stat
   assert_int_not_equal(kit_step(k, 1, 1, NULL), ORDO_OK);
   assert_string_equal(kit_code(k), "E-OPAQUE-UNPACK");
   kit_assert_mentions(k, "block.a");
+  kit_assert_mentions(k, "plugin 'surgeon', unpack");
   kit_free(k);
 }
 
@@ -322,6 +370,8 @@ int main(void)
       cmocka_unit_test(a_packed_param_is_unpacked_while_its_unit_runs),
       cmocka_unit_test(a_packed_param_is_exported_and_imported),
       cmocka_unit_test(what_cannot_be_packed_is_refused),
+      cmocka_unit_test(sizes_of_a_type_have_limits),
+      cmocka_unit_test(a_type_that_cannot_pack_is_named_with_its_plugin_and_leaf),
       cmocka_unit_test(described_storage_and_a_fixed_embedder_are_refused),
       cmocka_unit_test(a_type_that_cannot_unpack_ends_the_session_with_its_name),
       cmocka_unit_test(an_adapter_adds_two_trained_params_to_the_unit),

@@ -229,6 +229,54 @@ static void check_8_waits_for_a_step_that_must_change(void **state)
   kit_free(k);
 }
 
+/* The optimizer moves masters that nobody copies: by a masters_to_model that does nothing, and by a table without one. */
+static void check_8_masters_that_do_not_reach_the_model(void **state)
+{
+  (void)state;
+  for (int way = 0; way < 2; way++) {
+    kit *k = kit_new();
+    fake *amp = kit_add(k, "amp", KIT_AMP, 0);
+    amp->masters = amp->keeps_masters = TRUE;
+    amp->no_copy = way == 1;
+    kit_setup(k);
+    assert_int_equal(kit_step(k, 1.0, 0.0f, NULL), ORDO_OK); /* no gradient: nothing need change */
+    assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_E_INVARIANT);
+    assert_string_equal(kit_code(k), "E-INVARIANT-NOTHING-CHANGED");
+    kit_assert_mentions(k, "masters of plugin 'amp'");
+    kit_free(k);
+  }
+  kit *k = kit_new();
+  kit_add(k, "amp", KIT_AMP, 0)->masters = TRUE;
+  kit_setup(k);
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_OK);
+  kit_free(k);
+}
+
+static ordo_status freeze_all(void *ctx, const ordo_job *job)
+{
+  ordo_status status = ORDO_OK;
+  (void)ctx;
+  for (uint32_t i = 0; i < job->model->n_params && status == ORDO_OK; i++)
+    status = job->freeze(job->ctx, job->model->params[i]);
+  return status;
+}
+
+/* Every step would be one of nothing, with gradient norm 0. Evaluating such a model is what it is for. */
+static void check_1_a_model_without_anything_to_train(void **state)
+{
+  static const char inject[] = "steps=model.inject,strategy.wrap\nreduces=yes\n";
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "freezer", inject, 1)->injects = freeze_all;
+  setup_refused(k, "E-INVARIANT-NOTHING-TRAINED", "frozen");
+  k = kit_new();
+  k->eval = TRUE;
+  k->embedder.optimizer_create = NULL;
+  kit_add(k, "freezer", inject, 1)->injects = freeze_all;
+  kit_setup(k);
+  kit_free(k);
+}
+
 static void check_9_evaluation_needs_no_optimizer(void **state)
 {
   const char *const lines[] = {KIT_DDP,
@@ -273,6 +321,8 @@ int main(void)
       cmocka_unit_test(check_5_replicas_that_may_diverge_need_no_reduction),
       cmocka_unit_test(check_8_the_first_step_changes_nothing),
       cmocka_unit_test(check_8_waits_for_a_step_that_must_change),
+      cmocka_unit_test(check_8_masters_that_do_not_reach_the_model),
+      cmocka_unit_test(check_1_a_model_without_anything_to_train),
       cmocka_unit_test(check_9_evaluation_needs_no_optimizer),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

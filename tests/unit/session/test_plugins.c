@@ -28,6 +28,83 @@ static void a_function_that_would_never_be_called_is_refused(void **state)
   kit_free(k);
 }
 
+/* The same for every other function: one row per manifest, with a function that it leaves out. */
+static void functions_that_nothing_declares_are_refused(void **state)
+{
+  static const struct {
+    const char *lines, *function, *declared_by;
+  } rows[] = {
+      {"steps=strategy.wrap\n", "reduce", "reduces=yes"},
+      {KIT_DDP, "inject", "steps=model.inject"},
+      {KIT_DDP, "partition", "steps=strategy.partition"},
+      {"reduces=yes\n", "wrap", "steps=strategy.wrap"},
+      {KIT_DDP, "prepare_joint", "steps=strategy.prepare_joint"},
+      {KIT_DDP, "prepare_optimizer", "steps=strategy.prepare_optimizer"},
+      {KIT_AMP, "inject", "steps=model.inject"},
+      {"kind=precision\nsteps=precision.wrap_optimizer\nflags=wraps_optimizer\n", "convert_model", "steps=precision.convert_model"},
+      {"kind=precision\nsteps=precision.convert_model\n", "wrap_optimizer", "steps=precision.wrap_optimizer"},
+      {"kind=precision\nsteps=precision.convert_model\n", "loss_scale", "steps=precision.initialize or precision.wrap_optimizer"},
+      {"kind=precision\nsteps=precision.convert_model\n", "unscale", "steps=precision.initialize or precision.wrap_optimizer"},
+      {"kind=precision\nsteps=precision.convert_model\n", "update_scale", "precision.wrap_optimizer"},
+      {"kind=precision\nsteps=precision.convert_model\n", "masters_to_model", "precision.wrap_optimizer"},
+  };
+  (void)state;
+  for (size_t i = 0; i < G_N_ELEMENTS(rows); i++) {
+    kit *k = kit_new();
+    gboolean found = FALSE;
+    g_autofree char *what = g_strdup_printf("the plugin's table has %s, which its manifest does not declare", rows[i].function);
+    kit_add(k, "silent", rows[i].lines, 0)->whole_table = TRUE;
+    assert_int_equal(kit_create(k), ORDO_E_REFUSED);
+    for (size_t e = 0; e < ordo_n_errors(k->context); e++) {
+      const ordo_error *error = ordo_error_at(k->context, e);
+      assert_string_equal(error->code, "E-PLUGIN-TABLE");
+      assert_string_equal(error->where, "plugin 'silent'");
+      found |= !strcmp(error->what, what) && strstr(error->why, rows[i].declared_by);
+    }
+    if (!found)
+      fail_msg("nothing says: %s (%s)", what, rows[i].declared_by);
+    kit_free(k);
+  }
+}
+
+/* A table is the same for all options, so a step that some other option declares is no lie. But then nothing may need it. */
+static void a_scale_that_nothing_takes_out_is_refused(void **state)
+{
+  (void)state;
+  for (int row = 0; row < 3; row++) { /* without the step; without the function; a scale of 1 needs neither */
+    kit *k = kit_new();
+    fake *amp = kit_add(k, "amp",
+                        row == 1 ? KIT_AMP
+                                 : "kind=precision\nsteps=precision.convert_model\noption=wrap|bool|no||wrap\n"
+                                   "steps[wrap=yes]=precision.wrap_optimizer\nflags[wrap=yes]=wraps_optimizer\n",
+                        0);
+    amp->scale = row == 2 ? 1.0 : 4.0;
+    amp->no_unscale = row == 1;
+    kit_setup(k);
+    if (row == 2) {
+      assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_OK);
+    } else {
+      assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_E_REFUSED);
+      assert_string_equal(kit_code(k), "E-PLUGIN-TABLE");
+      kit_assert_mentions(k, "plugin 'amp'");
+      kit_assert_mentions(k, "scales the loss by 4");
+      kit_assert_mentions(k, row ? "no unscale" : "precision.wrap_optimizer");
+    }
+    kit_free(k);
+  }
+}
+
+static void a_part_of_functions_that_belong_together_is_refused(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "amp", KIT_AMP, 0)->half_wire = TRUE;
+  assert_int_equal(kit_create(k), ORDO_E_REFUSED);
+  assert_string_equal(kit_code(k), "E-PLUGIN-TABLE");
+  kit_assert_mentions(k, "all three or none");
+  kit_free(k);
+}
+
 static void a_probe_says_no(void **state)
 {
   kit *k = kit_new();
@@ -130,6 +207,9 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_declared_step_without_a_function_is_refused_before_anything_runs),
       cmocka_unit_test(a_function_that_would_never_be_called_is_refused),
+      cmocka_unit_test(functions_that_nothing_declares_are_refused),
+      cmocka_unit_test(a_scale_that_nothing_takes_out_is_refused),
+      cmocka_unit_test(a_part_of_functions_that_belong_together_is_refused),
       cmocka_unit_test(a_probe_says_no),
       cmocka_unit_test(an_illegal_plan_makes_no_session),
       cmocka_unit_test(required_callbacks_are_required),

@@ -178,6 +178,71 @@ static void one_ranks_overflow_or_veto_skips_all(void **state)
   }
 }
 
+/* Gradients at different scales met in the reduction, and every rank took its own out of the sum. */
+static void a_scale_that_depends_on_the_rank_is_refused(void **state)
+{
+  (void)state;
+  for (int flat = 0; flat < 2; flat++) {
+    kit *k = new_kit();
+    fake *amp;
+    kit_add(k, "strategy", flat ? KIT_FSDP2 : KIT_DDP, size)->flat = flat;
+    amp = kit_add(k, "amp", KIT_AMP, 0);
+    amp->scale = rank == size - 1 ? 8.0 : 4.0;
+    kit_setup(k);
+    assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_OK);
+    assert_int_equal(kit_micro(k, 1.0f), ORDO_OK);
+    assert_int_equal(ordo_session_step_end(k->session, NULL), ORDO_E_MISMATCH);
+    assert_string_equal(kit_code(k), "E-STEP-LOSS-DIFFERS");
+    kit_assert_mentions(k, "scale 8");
+    kit_assert_mentions(k, "scale 4");
+    assert_int_equal(k->last_optimizer_step, 0);
+    kit_free(k);
+  }
+}
+
+static void a_loss_of_one_rank_alone_is_refused(void **state)
+{
+  (void)state;
+  for (int at = 0; at < 2; at++) { /* another last loss; the same one after another */
+    kit *k = new_kit();
+    kit_add(k, "ddp", KIT_DDP, size);
+    kit_add(k, "amp", KIT_AMP, 0)->scale = 4.0;
+    kit_setup(k);
+    assert_int_equal(ordo_session_step_begin(k->session, 2, 1.0), ORDO_OK);
+    for (int micro = 0; micro < 2; micro++) {
+      assert_int_equal(ordo_session_select_loss(k->session, micro == at && rank == 0 ? 7 : (uint32_t)micro), ORDO_OK);
+      assert_int_equal(kit_micro(k, 1.0f), ORDO_OK);
+    }
+    assert_int_equal(ordo_session_step_end(k->session, NULL), ORDO_E_MISMATCH);
+    assert_string_equal(kit_code(k), "E-STEP-LOSS-DIFFERS");
+    kit_assert_mentions(k, rank == 0 ? "rank 1" : "rank 0");
+    kit_free(k);
+  }
+}
+
+/* The other ranks reported a good step, and waited in the next one for a rank that had ended. */
+static void a_scaler_that_gives_up_on_one_rank_does_so_on_all(void **state)
+{
+  (void)state;
+  for (int overflow = 0; overflow < 2; overflow++) {
+    kit *k = new_kit();
+    fake *amp;
+    kit_add(k, "ddp", KIT_DDP, size);
+    amp = kit_add(k, "amp", KIT_AMP, 0);
+    amp->overflow = overflow;
+    amp->fail_in = rank != 1 ? NULL : overflow ? "update_scale(1)" : "update_scale(0)";
+    kit_setup(k);
+    assert_int_equal(ordo_session_step_begin(k->session, 1, 1.0), ORDO_OK);
+    assert_int_equal(kit_micro(k, 1.0f), ORDO_OK);
+    assert_int_equal(ordo_session_step_end(k->session, NULL), rank == 1 ? ORDO_E_UNSUPPORTED : ORDO_E_MISMATCH);
+    assert_string_equal(kit_code(k), rank == 1 ? "E-PLUGIN-FAILED" : "E-STEP-LOSS-DIFFERS");
+    if (rank != 1)
+      kit_assert_mentions(k, "not updated on rank 1");
+    assert_int_equal(k->last_optimizer_step, 0);
+    kit_free(k);
+  }
+}
+
 static void a_nan_in_one_ranks_shard_stops_all(void **state)
 {
   kit *k = new_kit();
@@ -348,6 +413,9 @@ int main(void)
       cmocka_unit_test(replicated_and_flat_shards_train_alike),
       cmocka_unit_test(two_axes_count_each_element_once),
       cmocka_unit_test(one_ranks_overflow_or_veto_skips_all),
+      cmocka_unit_test(a_scale_that_depends_on_the_rank_is_refused),
+      cmocka_unit_test(a_loss_of_one_rank_alone_is_refused),
+      cmocka_unit_test(a_scaler_that_gives_up_on_one_rank_does_so_on_all),
       cmocka_unit_test(a_nan_in_one_ranks_shard_stops_all),
       cmocka_unit_test(zero_weight_everywhere_is_refused_on_all_ranks),
       cmocka_unit_test(check_6_different_models_are_refused),

@@ -165,6 +165,38 @@ static void a_tie_group_is_ready_once(void **state)
   kit_free(k);
 }
 
+/* A micro-batch in which the head has no loss: what the embedding wrote is told with the last unit that has a member, or at the end. */
+static void a_tie_group_without_one_member_is_ready_with_its_last_unit(void **state)
+{
+  (void)state;
+  for (int runs = 1; runs >= 0; runs--) { /* the backward of unit 0, where the group begins */
+    kit *k = ready();
+    ordo_session *s = k->session;
+    const uint32_t written = runs ? 0 : 3;
+    assert_int_equal(ordo_session_step_begin(s, 1, 1.0), ORDO_OK);
+    assert_int_equal(ordo_session_micro_begin(s), ORDO_OK);
+    for (uint32_t u = 0; u < 3; u++) {
+      assert_int_equal(ordo_session_pre_forward(s, 0, u), ORDO_OK);
+      assert_int_equal(ordo_session_post_forward(s, 0, u), ORDO_OK);
+    }
+    for (uint32_t u = 3; u-- > (runs ? 0u : 1u);) {
+      assert_int_equal(ordo_session_pre_backward(s, 0, u), ORDO_OK);
+      if (u == (runs ? 0u : 2u))
+        assert_int_equal(ordo_session_grad_ready(s, 0, written), ORDO_OK);
+      assert_null(strstr(k->log->str, "grad_ready(embed.weight)"));
+      assert_int_equal(ordo_session_post_backward(s, 0, u), ORDO_OK);
+    }
+    assert_int_equal(ordo_session_micro_end(s), ORDO_OK);
+    const char *told = strstr(k->log->str, "grad_ready(embed.weight)");
+    const char *end = strstr(k->log->str, runs ? "post_backward(embed)" : "micro_end");
+    assert_non_null(told);
+    assert_non_null(end);
+    assert_true(told < end);
+    assert_null(strstr(told + 1, "grad_ready(embed.weight)"));
+    kit_free(k);
+  }
+}
+
 static void without_a_reducing_strategy_the_loss_is_divided(void **state)
 {
   kit *k = kit_new(), *with = ready();
@@ -278,6 +310,7 @@ int main(void)
       cmocka_unit_test(the_weight_must_be_a_count),
       cmocka_unit_test(gradients_add_over_micro_batches_and_ties),
       cmocka_unit_test(a_tie_group_is_ready_once),
+      cmocka_unit_test(a_tie_group_without_one_member_is_ready_with_its_last_unit),
       cmocka_unit_test(without_a_reducing_strategy_the_loss_is_divided),
       cmocka_unit_test(activations_are_forwarded),
       cmocka_unit_test(another_thread_is_refused_in_debug_builds),

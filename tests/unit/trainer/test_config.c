@@ -140,6 +140,51 @@ static void bad_arguments_are_named(void **state)
   }
 }
 
+/* "cannot read the configuration apex_amp:O5" was all that was said. */
+static void a_short_option_is_named_and_its_value_is_no_file(void **state)
+{
+  g_autofree char *ini = g_build_filename(*state, "short.ini", NULL);
+  const char *const words[][2] = {{"-p", "--precision"}, {"-s", "--strategy"}, {"-n", "--ranks"}, {"-x", "--help"}};
+  assert_true(g_file_set_contents(ini, "[train]\nsteps = 3\n", -1, NULL));
+  for (size_t i = 0; i < G_N_ELEMENTS(words); i++) {
+    char *argv[] = {(char *)"ordo-train", ini, (char *)words[i][0], (char *)"apex_amp:O5", NULL};
+    g_auto(ordo_problems) problems;
+    g_autoptr(ordo_config) config = ordo_config_new('T');
+    g_autofree char *what = g_strconcat("unknown option ", words[i][0], NULL);
+    int help;
+    ordo_problems_init(&problems);
+    assert_int_equal(ordo_config_read_arguments(config, 4, argv, &help, &problems), ORDO_E_INVALID);
+    if (!problems_mention(&problems, what) || !problems_mention(&problems, words[i][1]) || problems_mention(&problems, "cannot read"))
+      fail_msg("%s is not named alone", words[i][0]);
+  }
+}
+
+static void two_expressions_are_refused(void **state)
+{
+  const char *const words[][2] = {{"--strategy", "fsdp1"}, {"--strategy.name", "ddp"}, {"--precision", "apex_amp"}};
+  (void)state;
+  for (size_t i = 0; i < G_N_ELEMENTS(words); i++) {
+    char *argv[] = {(char *)"ordo-train",
+                    (char *)"--strategy=ddp",
+                    (char *)"--precision=none",
+                    (char *)"--train.steps",
+                    (char *)"3",
+                    (char *)"--train.steps",
+                    (char *)"4",
+                    (char *)words[i][0],
+                    (char *)words[i][1],
+                    NULL};
+    g_auto(ordo_problems) problems;
+    g_autoptr(ordo_config) config = ordo_config_new('T');
+    int help;
+    ordo_problems_init(&problems);
+    assert_int_equal(ordo_config_read_arguments(config, 9, argv, &help, &problems), ORDO_E_INVALID);
+    assert_true(problems_mention(&problems, "is given twice"));
+    assert_false(problems_mention(&problems, "train.steps"));
+    assert_int_equal(ordo_config_int(config, ORDO_KEY_train_steps), 4);
+  }
+}
+
 static void the_resolved_text_gives_the_same_configuration(void **state)
 {
   g_autoptr(ordo_config) first = ordo_config_new('T'), second = ordo_config_new('T');
@@ -221,6 +266,8 @@ int main(void)
       cmocka_unit_test_setup_teardown(a_missing_file_is_not_found, scratch_setup, scratch_teardown),
       cmocka_unit_test_setup_teardown(a_byte_order_mark_is_skipped, scratch_setup, scratch_teardown),
       cmocka_unit_test(bad_arguments_are_named),
+      cmocka_unit_test_setup_teardown(a_short_option_is_named_and_its_value_is_no_file, scratch_setup, scratch_teardown),
+      cmocka_unit_test(two_expressions_are_refused),
       cmocka_unit_test_setup_teardown(the_resolved_text_gives_the_same_configuration, scratch_setup, scratch_teardown),
       cmocka_unit_test_setup_teardown(a_permission_to_overwrite_is_for_one_run, scratch_setup, scratch_teardown),
       cmocka_unit_test_setup_teardown(a_text_in_the_place_of_a_configuration_is_answered, scratch_setup, scratch_teardown),

@@ -175,6 +175,47 @@ static void saved_weights_are_what_storage_holds(void **state)
   }
 }
 
+static ordo_status dump(void *path, ordo_embed *embed)
+{
+  return ordo_save_tensors(embed, path, ORDO_GATHER_GRADIENT, ORDO_F32, NULL);
+}
+
+static double dumped_norm(fixture *f, const char *precision, const char *name)
+{
+  ordo_step_outcome outcome = {0};
+  g_autofree char *path = g_build_filename(f->scratch, name, NULL);
+  g_autoptr(ordo_safetensors) file = NULL;
+  g_auto(ordo_problems) problems;
+  double sum = 0.0;
+  ordo_problems_init(&problems);
+  open_embed(f, precision, 1);
+  assert_int_equal(ordo_embed_step(f->embed, &f->data, 0, 0, dump, path, &outcome), ORDO_OK);
+  assert_int_equal(ordo_safetensors_open(path, &problems, &file), ORDO_OK);
+  const ordo_param *param = ordo_embed_model(f->embed)->params[0];
+  g_autofree float *grad = g_new(float, (gsize)param->numel);
+  assert_int_equal(ordo_safetensors_read(file, ordo_safetensors_find(file, param->name), 0, param->numel, grad, &problems), ORDO_OK);
+  for (int64_t i = 0; i < param->numel; i++)
+    sum += (double)grad[i] * (double)grad[i];
+  close_embed(f);
+  return sqrt(sum);
+}
+
+/* Gradients in a file are those of the loss, whatever it was multiplied by; roundings of fp16 products are far below a hundredth. */
+static void dumped_gradients_have_no_loss_scale(void **state)
+{
+  static const char *const precisions[] = {"apex_amp:O1:loss_scale=1024", "apex_amp:O2:loss_scale=1024", "apex_amp:O2:loss_scale=16",
+                                           "apex_amp:O5"};
+  fixture *f = *state;
+  const double right = dumped_norm(f, NULL, "g0.safetensors");
+  assert_true(right > 0.0);
+  for (size_t i = 0; i < G_N_ELEMENTS(precisions); i++) {
+    g_autofree char *name = g_strdup_printf("g%d.safetensors", (int)i + 1);
+    const double norm = dumped_norm(f, precisions[i], name);
+    if (!(fabs(norm - right) <= 0.01 * right))
+      fail_msg("%s: norm of the dumped gradient %g, in fp32 %g", precisions[i], norm, right);
+  }
+}
+
 /* Evaluation converts and has no optimizer. Rounded weights move the loss by less than 40 roundings of the largest logit would. */
 static void evaluation_in_16_bits(void **state)
 {
@@ -195,6 +236,7 @@ static void evaluation_in_16_bits(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {cmocka_unit_test(memory_halves_and_training_goes_down),
-                                     cmocka_unit_test(saved_weights_are_what_storage_holds), cmocka_unit_test(evaluation_in_16_bits)};
+                                     cmocka_unit_test(saved_weights_are_what_storage_holds), cmocka_unit_test(evaluation_in_16_bits),
+                                     cmocka_unit_test(dumped_gradients_have_no_loss_scale)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }
