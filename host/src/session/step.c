@@ -205,7 +205,7 @@ double ordo_session_loss_factor(const ordo_session *session)
 
 double ordo_session_loss_scale(const ordo_session *session)
 {
-  return session->scaler ? session->loss_scale : 1.0;
+  return session && session->scaler ? session->loss_scale : 1.0;
 }
 
 double ordo_session_step_weight(const ordo_session *session)

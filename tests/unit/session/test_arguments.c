@@ -144,6 +144,7 @@ static void walk_no_session(void)
   INVALID(ordo_session_sum, NULL, &value, 1);
   INVALID(ordo_session_step_begin, NULL, 1, 1.0);
   ANSWERS(1, ordo_session_loss_factor, NULL);
+  ANSWERS(1, ordo_session_loss_scale, NULL);
   INVALID(ordo_session_select_loss, NULL, 0);
   ANSWERS(0, ordo_session_step_weight, NULL);
   INVALID(ordo_session_micro_begin, NULL);
