@@ -352,7 +352,7 @@ const ordo_precision *ordo_plugins_wire(const ordo_model_state *model, void **se
     ordo_instance *instance = g_ptr_array_index(instances, i);
     const ordo_precision *table = instance->plugin->precision;
     if (instance->model != model || !table || !ORDO_CAN(table, ordo_precision, wire_bytes))
-      continue; /* all three are there, see check_wire */
+      continue; /* all three are there: the table was checked */
     *self = instance;
     return &guarded_wire;
   }

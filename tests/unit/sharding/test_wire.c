@@ -96,7 +96,7 @@ static void a_part_of_a_packer_is_refused_when_it_is_loaded(void **state)
   assert_int_equal(rig_open(&r, &(rig_options){.strategy = "fsdp2", .precision = "packer_part", .lr = 0.1}), ORDO_E_REFUSED);
   rig_expect_error("E-PLUGIN-TABLE");
   rig_expect_error("packer_part");
-  rig_expect_error("pre_all_gather, post_all_gather and wire_bytes");
+  rig_expect_error("wire_bytes, pre_all_gather and post_all_gather");
   rig_close(&r);
 }
 
