@@ -584,8 +584,6 @@ static ordo_status open_fake(gpointer user, const ordo_found *found, uint32_t fl
     knobs->precision.unscale = NULL;
   if (knobs->half_wire)
     knobs->precision.wire_bytes = fake_wire_bytes;
-  if (knobs->no_copy)
-    knobs->precision.masters_to_model = NULL;
   if (knobs->table_size)
     knobs->strategy.struct_size = knobs->table_size;
   *result = &entry;
