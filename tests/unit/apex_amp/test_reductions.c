@@ -66,13 +66,8 @@ static uint64_t reduced_bytes(const char *precision, const char *strategy, int n
 /* What is said of gradients is true of those of 16 bits: f32 sends twice the bytes, in every micro-batch that reduces, to the same sum. */
 static void sixteen_bit_gradients_are_summed_in_fp32_if_asked(void **state)
 {
-  static const char *const strategies[][3] = {
-      {"fsdp1", "fsdp1:reduce_dtype=f32", "fsdp1:reduce_dtype=%s"},
-      {"fsdp2", "fsdp2:reduce_dtype=f32", "fsdp2:reduce_dtype=%s"},
-      {"fsdp1:no_sync=false", "fsdp1:no_sync=false:reduce_dtype=f32", "fsdp1:no_sync=false:reduce_dtype=%s"},
-      {"fsdp2:no_sync=false", "fsdp2:no_sync=false:reduce_dtype=f32", "fsdp2:no_sync=false:reduce_dtype=%s"},
-      {"fsdp1:sharding_strategy=NO_SHARD", "fsdp1:sharding_strategy=NO_SHARD:reduce_dtype=f32",
-       "fsdp1:sharding_strategy=NO_SHARD:reduce_dtype=%s"}};
+  static const char *const strategies[] = {"fsdp1", "fsdp2", "fsdp1:no_sync=false", "fsdp2:no_sync=false",
+                                           "fsdp1:sharding_strategy=NO_SHARD"};
   static const struct {
     const char *precision, *own, *other;
     double tolerance; /* a rounding of the sum, or of each micro-batch's: half a unit of the last place */
@@ -81,19 +76,19 @@ static void sixteen_bit_gradients_are_summed_in_fp32_if_asked(void **state)
   for (size_t p = 0; p < 2; p++)
     for (size_t s = 0; s < sizeof strategies / sizeof strategies[0]; s++)
       for (int n = 1; n <= 3; n += 2) {
-        char own[96], other[96];
+        char own[96], other[96], f32[96];
         double norm, wide_norm, own_norm;
-        snprintf(own, sizeof own, strategies[s][2], rows[p].own);
-        snprintf(other, sizeof other, strategies[s][2], rows[p].other);
-        const uint64_t bytes = reduced_bytes(rows[p].precision, strategies[s][0], n, &norm);
-        const uint64_t wide = reduced_bytes(rows[p].precision, strategies[s][1], n, &wide_norm);
+        snprintf(own, sizeof own, "%s:reduce_dtype=%s", strategies[s], rows[p].own);
+        snprintf(other, sizeof other, "%s:reduce_dtype=%s", strategies[s], rows[p].other);
+        snprintf(f32, sizeof f32, "%s:reduce_dtype=f32", strategies[s]);
+        const uint64_t bytes = reduced_bytes(rows[p].precision, strategies[s], n, &norm);
+        const uint64_t wide = reduced_bytes(rows[p].precision, f32, n, &wide_norm);
         const int scalars = strstr(own, "NO_SHARD") != NULL; /* votes are all-reduces, too */
         if (rig_ranks > 1 && (scalars ? wide <= bytes : wide != 2 * bytes))
-          fail_msg("%s, %s: %llu bytes instead of %llu", rows[p].precision, strategies[s][1], (unsigned long long)wide,
-                   (unsigned long long)(2 * bytes));
+          fail_msg("%s, %s: %llu bytes instead of %llu", rows[p].precision, f32, (unsigned long long)wide, (unsigned long long)(2 * bytes));
         assert_true(norm > 0.0 && (rig_ranks == 1 || bytes > 0));
         if (fabs(norm - wide_norm) > rows[p].tolerance * norm)
-          fail_msg("%s, %s: norm %.7f, in fp32 %.7f", rows[p].precision, strategies[s][1], norm, wide_norm);
+          fail_msg("%s, %s: norm %.7f, in fp32 %.7f", rows[p].precision, f32, norm, wide_norm);
         assert_true(reduced_bytes(rows[p].precision, own, n, &own_norm) == bytes);
         assert_true(own_norm == norm);
         rig r;
