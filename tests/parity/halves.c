@@ -17,7 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3, SEQ = 16, LINE = 64, PAGE = 4096, MOST_PIECES = 16, KINDS = 16, HOUSEKEEPING = 256 };
+enum { STEPS = 3, SEQ = 16, LINE = 64, PAGE = 4096, MOST_PIECES = 16, KINDS = 16 };
+/* Bytes of a step that are no gradients: the overflow vote (an int32 for each of 64 losses, and five) and its
+ * outcome, and at most 256 bytes of counts, norms and losses. */
+enum { HOUSEKEEPING = 4 * (64 + 6) + 256 };
 enum { MATRICES = 1, NORMS = 2 };
 /* Whole replicas, flat parameters, rows of parameters. */
 enum { REPLICAS, FLAT, FLAT_REPLICAS, ROWS };

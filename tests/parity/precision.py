@@ -137,6 +137,9 @@ for precision, kind, key in (("apex_amp:O3", "F16", "f16"), ("bf16-true", "BF16"
             continue
         check(losses(again[0][0]) == losses(again[1][0]), f"{what}: the two files are trained on differently")
         check(losses(again[0][0])[0] < losses(saved["f32"][0])[0], f"{what}: the weights were not loaded: {losses(again[0][0])}")
+# A first rate below what 16 bits can show is said, and waits for larger ones; it is no error.
+output, done = train("fsdp2", "apex_amp:O3", 2, optim_lr="3e-5", optim_warmup_steps="3000")
+check(done.returncode == 0 and done.stderr.count("changed no weight") == 1, f"a slow warm-up in 16 bits: {done.stderr}")
 print("ok   weights of 16 bits")
 
 # ---- O0 leaves a strategy's own precision alone, as no precision plugin does ----

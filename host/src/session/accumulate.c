@@ -113,7 +113,7 @@ ordo_status ordo_accumulate_check_micro(ordo_session *session)
 {
   for (guint m = 0; m < session->models->len && !session->info.is_last_micro_batch; m++) {
     const ordo_model_state *model = g_ptr_array_index(session->models, m);
-    const ordo_param_record *root = model->forces_sync ? first_sum_in_shards(model) : NULL;
+    const ordo_param_record *root = g_hash_table_size(model->synced) > 0 ? first_sum_in_shards(model) : NULL;
     if (root)
       return ordo_errors_push(
           ordo_session_errors(session), ORDO_E_STATE, "E-CONTROL-SUMS", "ordo_session_micro_begin",

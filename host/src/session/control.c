@@ -133,6 +133,16 @@ static ordo_status tell(ordo_session *session, const operation *op, const ordo_m
   return known ? ORDO_OK : nobody(session, op, model);
 }
 
+static void note_sync(ordo_model_state *model, const ordo_control *control)
+{
+  const gboolean all = control->unit == ORDO_ALL_UNITS;
+  for (uint32_t u = all ? 0 : control->unit; u < (all ? model->view.n_units : control->unit + 1); u++)
+    if (control->value == 1)
+      g_hash_table_add(model->synced, GUINT_TO_POINTER(u));
+    else
+      g_hash_table_remove(model->synced, GUINT_TO_POINTER(u));
+}
+
 static ordo_status run(ordo_session *session, uint32_t index, const ordo_control *control)
 {
   ordo_model_state *model = index < session->models->len ? g_ptr_array_index(session->models, index) : NULL;
@@ -157,8 +167,8 @@ static ordo_status run(ordo_session *session, uint32_t index, const ordo_control
     return status;
   session->where = op->name;
   status = tell(session, op, model, control);
-  if (status == ORDO_OK && op->id == ORDO_CONTROL_GRADIENT_SYNC && (control->value == 1 || control->unit == ORDO_ALL_UNITS))
-    model->forces_sync = control->value == 1; /* of one unit alone it is not known which others it is gathered with */
+  if (status == ORDO_OK && op->id == ORDO_CONTROL_GRADIENT_SYNC)
+    note_sync(model, control);
   return status;
 }
 

@@ -380,9 +380,34 @@ static gboolean must_copy(const ordo_model_state *model)
   return model->optimizer && !model->copy_seen && has_rate(model->optimizer) && model->session->norm > 0.0 && copier(model);
 }
 
+static gboolean is_zero(const void *data, ordo_dtype dtype, int64_t n)
+{
+  int64_t i = 0;
+  if (dtype == ORDO_F32)
+    while (i < n && ((const float *)data)[i] == 0.0f)
+      i++;
+  else if (ordo_dtype_size(dtype) == 2)
+    while (i < n && (((const guint16 *)data)[i] & 0x7fff) == 0)
+      i++;
+  return i == n;
+}
+
+/* A gradient that is not zero, of a leaf that is updated with a rate above 0. Another model may be the one that this step trains. */
+static gboolean has_gradient(const ordo_optimizer *optimizer)
+{
+  for (uint32_t g = 0; g < optimizer->n_groups; g++) {
+    const ordo_group *group = &optimizer->groups[g];
+    for (uint32_t i = 0; group->lr != 0.0 && i < group->n_leaves; i++)
+      if (group->leaves[i]->grad && !is_zero(group->leaves[i]->grad, group->leaves[i]->grad_dtype, group->leaves[i]->numel))
+        return TRUE;
+  }
+  return FALSE;
+}
+
 void ordo_invariants_before_update(ordo_model_state *model)
 {
   const gboolean changes = must_change(model), copies = must_copy(model);
+  model->has_gradient = (changes || copies) && !model->session->space && has_gradient(model->optimizer);
   for (uint32_t i = 0; (changes || copies) && i < model->view.n_leaves; i++) {
     ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = updated_leaf(&record->leaf);
@@ -393,23 +418,36 @@ void ordo_invariants_before_update(ordo_model_state *model)
 
 ordo_status ordo_invariants_changed(ordo_session *session, ordo_model_state *model)
 {
-  int32_t changed = session->space != NULL;
+  int32_t seen[3] = {session->space != NULL, model->has_gradient, 0}; /* changed, should have, 16 bits: a step may be too small for them */
   ordo_status status;
   if (!must_change(model))
     return ORDO_OK;
-  for (uint32_t i = 0; i < model->view.n_leaves && !changed; i++) {
+  for (uint32_t i = 0; i < model->view.n_leaves && !seen[0]; i++) {
     const ordo_leaf_record *record = (const ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = updated_leaf(&record->leaf);
-    changed = leaf->data && record->checksum != checksum_of(session, leaf);
+    seen[0] = leaf->data && record->checksum != checksum_of(session, leaf);
+    seen[2] |= ordo_dtype_size(leaf->dtype) == 2 && (leaf->flags & ORDO_PARAM_REQUIRES_GRAD) != 0;
   }
-  status = ordo_session_reduce(session, session->mesh->world, &changed, 1, ORDO_I32, ORDO_MAX, "change check");
-  model->change_seen = TRUE;
-  if (status != ORDO_OK || changed)
+  status = ordo_session_reduce(session, session->mesh->world, seen, 3, ORDO_I32, ORDO_MAX, "change check");
+  model->change_seen = seen[0] != 0;
+  if (status != ORDO_OK || seen[0] || !seen[1])
     return status;
-  return violated(session, "E-INVARIANT-NOTHING-CHANGED", model->view.name,
-                  "the learning rate and the gradient are not zero, yet no leaf changed on any rank",
-                  "the optimizer works on storage that is not the model's: see optimizer_create and rebind",
-                  "the first optimizer step changed nothing: training would silently do nothing");
+  if (seen[2]) {
+    if (!model->change_warned && session->mesh->world->rank == 0)
+      ordo_context_log(session->context, ORDO_LOG_WARNING,
+                       "step %" G_GINT64_FORMAT
+                       " changed no weight of '%s': the updates are smaller than weights of 16 bits can show. Nothing is "
+                       "trained until they grow; fp32 masters (apex_amp:O2, O5) would collect them",
+                       session->info.step, model->view.name);
+    model->change_warned = TRUE;
+    return ORDO_OK;
+  }
+  return violated(
+      session, "E-INVARIANT-NOTHING-CHANGED", model->view.name,
+      "the learning rate and the gradient are not zero, yet no leaf changed on any rank",
+      "the optimizer works on storage that is not the model's: see optimizer_create and rebind; or the learning rate is so small "
+      "that no fp32 weight moves",
+      "the first optimizer step changed nothing: training would silently do nothing");
 }
 
 /* The master, rounded, is something else than the leaf. (A plugin may round in its own way, so this alone proves nothing.) */
@@ -427,30 +465,32 @@ static gboolean differs_from_master(const ordo_leaf *leaf)
   return FALSE;
 }
 
-/* { some leaf with a master has changed, one has not and should have } on this rank; a step may be too small for 16 bits. */
-static void look_at_copies(const ordo_model_state *model, int32_t seen[2])
+/* { some leaf with a master has changed, one has not and should have, one has a master } on this rank; a step may be too small for 16 bits.
+ */
+static void look_at_copies(const ordo_model_state *model, int32_t seen[3])
 {
   for (uint32_t i = 0; i < model->view.n_leaves && !seen[0]; i++) {
     const ordo_leaf_record *record = (const ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = &record->leaf;
+    seen[2] |= leaf->master != NULL;
     if (!leaf->master || !leaf->data || !leaf->master->data || leaf->opaque)
       continue;
     seen[0] = record->low_checksum != checksum_of(model->session, leaf);
-    seen[1] |= !seen[0] && differs_from_master(leaf);
+    seen[1] |= !seen[0] && model->has_gradient && differs_from_master(leaf);
   }
 }
 
 ordo_status ordo_invariants_copied(ordo_session *session, ordo_model_state *model)
 {
-  int32_t seen[2] = {session->space != NULL, 0};
+  int32_t seen[3] = {session->space != NULL, 0, 0};
   g_autofree char *why = NULL;
   ordo_status status;
   if (!must_copy(model))
     return ORDO_OK;
   if (!session->space)
     look_at_copies(model, seen);
-  status = ordo_session_reduce(session, session->mesh->world, seen, 2, ORDO_I32, ORDO_MAX, "change check of copies");
-  model->copy_seen = seen[0] != 0;
+  status = ordo_session_reduce(session, session->mesh->world, seen, 3, ORDO_I32, ORDO_MAX, "change check of copies");
+  model->copy_seen = seen[0] || !seen[2]; /* without masters there is nothing to copy, in any step */
   if (status != ORDO_OK || seen[0] || !seen[1])
     return status;
   why =

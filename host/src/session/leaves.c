@@ -395,6 +395,9 @@ ordo_status ordo_leaves_set_master(ordo_instance *instance, ordo_leaf_record *re
                   record->leaf.name);
   if (!data && record->leaf.numel > 0)
     return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "a master needs storage", "a master without data", record->leaf.name);
+  if (data && data == grad)
+    return refuse(instance, ORDO_E_INVALID, "E-LEAF-REPLACE", "the optimizer reads one while it writes the other",
+                  "a master whose gradient is its own storage", record->leaf.name);
   if (model->optimizer && !ORDO_CAN(model->optimizer, ordo_optimizer, rebind))
     return refuse_rebind(instance, model->optimizer, "masters");
   master = ordo_leaf_record_new(model, &spec, instance);

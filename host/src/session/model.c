@@ -32,6 +32,7 @@ ordo_model_state *ordo_model_state_new(ordo_session *session, const char *name, 
   model->units_by_name = g_hash_table_new(g_str_hash, g_str_equal);
   model->params_by_name = g_hash_table_new(g_str_hash, g_str_equal);
   model->ties = g_hash_table_new(NULL, NULL);
+  model->synced = g_hash_table_new(NULL, NULL);
   model->builder.model = model;
   return model;
 }
@@ -71,6 +72,7 @@ void ordo_model_state_free(ordo_model_state *model)
   g_hash_table_unref(model->units_by_name);
   g_hash_table_unref(model->params_by_name);
   g_hash_table_unref(model->ties);
+  g_hash_table_unref(model->synced);
   ordo_memory_release(model->session->memory, model->unpacked);
   g_free((char *)model->view.name);
   g_free(model);

@@ -116,14 +116,16 @@ struct ordo_model_state {
   ordo_optimizer *optimizer; /* null before optimizer.create */
   gint64 optimizer_steps;
   gboolean change_seen; /* check 8 has been answered: for what the optimizer writes ... */
-  gboolean copy_seen;   /* ... and for low-precision weights that follow their masters */
-  guint next_unit;      /* lowest unit that may run forward next */
-  guint last_backward;  /* unit whose backward ran last; n_units before the first */
-  guint open_ties;      /* tie groups of which some members have their gradient in this micro-batch, and some not */
-  gboolean forces_sync; /* some unit's gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
-  gboolean full_open;   /* inside a scope of gather_full */
-  guint32 full_flags;   /* with which it was opened */
-  float *unpacked;      /* room for the opaque params of a unit, null without any */
+  gboolean change_warned;
+  gboolean has_gradient; /* of this step, on this rank: before the update, while either check waits */
+  gboolean copy_seen;    /* ... and for low-precision weights that follow their masters */
+  guint next_unit;       /* lowest unit that may run forward next */
+  guint last_backward;   /* unit whose backward ran last; n_units before the first */
+  guint open_ties;       /* tie groups of which some members have their gradient in this micro-batch, and some not */
+  GHashTable *synced;    /* units whose gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
+  gboolean full_open;    /* inside a scope of gather_full */
+  guint32 full_flags;    /* with which it was opened */
+  float *unpacked;       /* room for the opaque params of a unit, null without any */
   ordo_model_calls calls;
   ordo_model_builder builder;
 };

@@ -300,6 +300,14 @@ static void a_reduction_in_the_middle_of_a_step_does_not_meet_sums(void **state)
     rig_expect_ok(rig_set_sync(&r, ORDO_CONTROL_RULE), "the rule again");
     rig_expect_ok(ordo_session_micro_begin(r.session), "and the step goes on");
     rig_close(&r);
+    rig_start(&r, &(rig_options){.precision = rows[k].precision, .strategy = rows[k].strategy, .lr = 0.1, .n_micro = 2});
+    r.n_losses = rows[k].n_losses;
+    for (int64_t value = 1; value >= 0; value--) { /* what was said of one unit is taken back by the same call */
+      const ordo_control one = ordo_control_make(ORDO_CONTROL_GRADIENT_SYNC, 0, value);
+      rig_expect_ok(ordo_session_control(r.session, 0, &one), "one unit");
+    }
+    rig_expect_ok(rig_step(&r, NULL), "no unit is told to reduce in the middle");
+    rig_close(&r);
   }
 }
 

@@ -229,6 +229,29 @@ static void check_8_waits_for_a_step_that_must_change(void **state)
   kit_free(k);
 }
 
+/* The gradient belongs to leaves without a rate, as that of another model would: the leaves with a rate have none, and need not move. */
+static void check_8_waits_for_a_gradient_that_has_a_rate(void **state)
+{
+  kit *k = kit_new();
+  (void)state;
+  kit_add(k, "ddp", KIT_DDP, 1);
+  k->frozen_optimizer = TRUE;
+  kit_setup(k);
+  ordo_optimizer *optimizer = ordo_session_optimizer(k->session, 0);
+  ordo_group *own = optimizer->groups, two[2] = {own[0], own[0]};
+  const uint32_t n_own = optimizer->n_groups;
+  two[0].lr = 0.0;
+  two[1].n_leaves = 0;
+  optimizer->groups = two;
+  optimizer->n_groups = 2;
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_OK);
+  optimizer->groups = own;
+  optimizer->n_groups = n_own;
+  assert_int_equal(kit_step(k, 1.0, 1.0f, NULL), ORDO_E_INVARIANT);
+  assert_string_equal(kit_code(k), "E-INVARIANT-NOTHING-CHANGED");
+  kit_free(k);
+}
+
 /* The optimizer moves masters that nobody copies: by a masters_to_model that does nothing, and by a table without one. */
 static void check_8_masters_that_do_not_reach_the_model(void **state)
 {
@@ -321,6 +344,7 @@ int main(void)
       cmocka_unit_test(check_5_replicas_that_may_diverge_need_no_reduction),
       cmocka_unit_test(check_8_the_first_step_changes_nothing),
       cmocka_unit_test(check_8_waits_for_a_step_that_must_change),
+      cmocka_unit_test(check_8_waits_for_a_gradient_that_has_a_rate),
       cmocka_unit_test(check_8_masters_that_do_not_reach_the_model),
       cmocka_unit_test(check_1_a_model_without_anything_to_train),
       cmocka_unit_test(check_9_evaluation_needs_no_optimizer),
