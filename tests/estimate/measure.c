@@ -7,8 +7,8 @@
  * accumulation, a rank without sequences, another optimizer, recomputation.
  */
 #include "estimate.h"
+#include "../parity/token_data.h"
 
-#include <glib/gstdio.h>
 #include <mpi.h>
 #include <ordo/mpi.h>
 #include <stdio.h>
@@ -178,22 +178,11 @@ static int compare(const rig *r, const variant *v)
 
 static void open_data(rig *r)
 {
-  g_autoptr(ordo_tokenizer) tokenizer = NULL;
-  g_autofree char *path = NULL;
-  ordo_tokens *tokens = NULL;
   char text[2000];
-  g_auto(ordo_problems) problems;
-  ordo_problems_init(&problems);
-  int file = g_file_open_tmp("ordo-measure-XXXXXX", &path, NULL);
   for (size_t i = 0; i < sizeof text; i++)
     text[i] = (char)('a' + i * i % 23);
-  if (file < 0 || write(file, text, sizeof text) != (ssize_t)sizeof text || ordo_tokenizer_open("bytes", 0, &problems, &tokenizer) ||
-      ordo_tokens_open(path, "text", tokenizer, TRUE, model.vocab, &problems, &tokens) ||
-      ordo_data_view(&r->data, tokens, 0, ordo_tokens_count(tokens), SEQ, "text", &problems))
+  if (!token_data_open(&r->data, text, sizeof text, "text", model.vocab, SEQ))
     die(r, "opening the data");
-  r->data.owns_tokens = 1;
-  close(file);
-  g_unlink(path);
 }
 
 int main(int argc, char **argv)

@@ -9,8 +9,8 @@
  */
 #include "comm_tap.h"
 #include "estimate.h"
+#include "token_data.h"
 
-#include <glib/gstdio.h>
 #include <mpi.h>
 #include <ordo/mpi.h>
 #include <stdio.h>
@@ -375,22 +375,11 @@ static void print_halves(rig *r)
 
 static void open_data(rig *r)
 {
-  g_autoptr(ordo_tokenizer) tokenizer = NULL;
-  g_autofree char *path = NULL;
-  ordo_tokens *tokens = NULL;
   char text[2000];
-  g_auto(ordo_problems) problems;
-  ordo_problems_init(&problems);
-  int file = g_file_open_tmp("ordo-halves-XXXXXX", &path, NULL);
   for (size_t i = 0; i < sizeof text; i++)
     text[i] = (char)('a' + i * i % 23);
-  if (file < 0 || write(file, text, sizeof text) != (ssize_t)sizeof text || ordo_tokenizer_open("bytes", 0, &problems, &tokenizer) ||
-      ordo_tokens_open(path, "text", tokenizer, TRUE, shape.vocab, &problems, &tokens) ||
-      ordo_data_view(&r->data, tokens, 0, ordo_tokens_count(tokens), SEQ, "text", &problems))
+  if (!token_data_open(&r->data, text, sizeof text, "text", shape.vocab, SEQ))
     stop(r, "opening the data");
-  r->data.owns_tokens = 1;
-  close(file);
-  g_unlink(path);
 }
 
 int main(int argc, char **argv)

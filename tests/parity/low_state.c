@@ -9,6 +9,7 @@
 #include "pieces.h"
 #include "random.h"
 #include "save.h"
+#include "token_data.h"
 
 #include <mpi.h>
 #include <ordo/half.h>
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { BATCH = 12, SEQ = 16, VOCAB = 259, SLOTS = 3, STEPS = 2 }; /* slots: weight, exp_avg, exp_avg_sq */
 
@@ -260,22 +260,11 @@ static void run(rig *r)
 /* Ids of a file: BATCH sequences. */
 static void open_data(rig *r)
 {
-  g_autofree char *path = NULL;
-  g_autoptr(ordo_tokenizer) tokenizer = NULL;
-  ordo_tokens *tokens = NULL;
   uint8_t text[BATCH * SEQ + 1];
-  g_auto(ordo_problems) problems;
-  ordo_problems_init(&problems);
   for (size_t i = 0; i < sizeof text; i++)
     text[i] = (uint8_t)(1 + (i * i + i / 7) % 29);
-  int file = g_file_open_tmp("ordo-low-state-XXXXXX", &path, NULL);
-  if (file < 0 || write(file, text, sizeof text) != (ssize_t)sizeof text || ordo_tokenizer_open("bytes", 0, &problems, &tokenizer) ||
-      ordo_tokens_open(path, "bytes", tokenizer, TRUE, VOCAB, &problems, &tokens) ||
-      ordo_data_view(&r->data, tokens, 0, ordo_tokens_count(tokens), SEQ, "low-state", &problems))
+  if (!token_data_open(&r->data, text, sizeof text, "bytes", VOCAB, SEQ))
     stop(r, "opening the data");
-  r->data.owns_tokens = 1;
-  close(file);
-  unlink(path);
 }
 
 int main(int argc, char **argv)

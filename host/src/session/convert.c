@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-static gboolean is_float(ordo_dtype dtype)
+gboolean ordo_convert_knows(ordo_dtype dtype)
 {
   return dtype == ORDO_F32 || dtype == ORDO_F16 || dtype == ORDO_BF16;
 }
@@ -59,9 +59,9 @@ static ordo_status check(ordo_instance *instance, const ordo_param_record *root,
       session->node->provider != (int)instance->provider)
     return refuse(instance, ORDO_E_STATE, "E-JOB-ARGUMENT", root->param.name,
                   "convert_param belongs into the plugin's own precision.convert_model or precision.initialize", author);
-  if (!is_float(dtype) || !is_float(grad_dtype))
+  if (!ordo_convert_knows(dtype) || !ordo_convert_knows(grad_dtype))
     return refuse(instance, ORDO_E_INVALID, "E-JOB-ARGUMENT", root->param.name, "the types are f32, f16 and bf16", author);
-  if (!leaf || leaf->opaque || !is_float(root->param.dtype) || !ordo_leaf_follows((const ordo_leaf_record *)leaf, &root->param))
+  if (!leaf || leaf->opaque || !ordo_convert_knows(root->param.dtype) || !ordo_leaf_follows((const ordo_leaf_record *)leaf, &root->param))
     return refuse(instance, ORDO_E_UNSUPPORTED, "E-CONVERT-PARAM", root->param.name,
                   "it is sharded already, or its elements are no f32, f16 or bf16", "leave the parameter as it is");
   if (!embedder->convert || ((leaf->data || leaf->grad) && !embedder->bind))

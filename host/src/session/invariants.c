@@ -465,8 +465,7 @@ static gboolean differs_from_master(const ordo_leaf *leaf)
   return FALSE;
 }
 
-/* { some leaf with a master has changed, one has not and should have, one has a master } on this rank; a step may be too small for 16 bits.
- */
+/* { some leaf with a master has changed, one has not and should have, there is one } on this rank; a step may be too small for 16 bits. */
 static void look_at_copies(const ordo_model_state *model, int32_t seen[3])
 {
   for (uint32_t i = 0; i < model->view.n_leaves && !seen[0]; i++) {

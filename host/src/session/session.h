@@ -115,17 +115,17 @@ struct ordo_model_state {
   GHashTable *units_by_name, *params_by_name, *ties;
   ordo_optimizer *optimizer; /* null before optimizer.create */
   gint64 optimizer_steps;
-  gboolean change_seen; /* check 8 has been answered: for what the optimizer writes ... */
-  gboolean change_warned;
-  gboolean has_gradient; /* of this step, on this rank: before the update, while either check waits */
-  gboolean copy_seen;    /* ... and for low-precision weights that follow their masters */
-  guint next_unit;       /* lowest unit that may run forward next */
-  guint last_backward;   /* unit whose backward ran last; n_units before the first */
-  guint open_ties;       /* tie groups of which some members have their gradient in this micro-batch, and some not */
-  GHashTable *synced;    /* units whose gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
-  gboolean full_open;    /* inside a scope of gather_full */
-  guint32 full_flags;    /* with which it was opened */
-  float *unpacked;       /* room for the opaque params of a unit, null without any */
+  gboolean change_seen;   /* check 8 has been answered: for what the optimizer writes ... */
+  gboolean copy_seen;     /* ... and for low-precision weights that follow their masters */
+  gboolean has_gradient;  /* of this step, on this rank: before the update, while either check waits */
+  gboolean change_warned; /* it was said that 16 bits do not show a step */
+  guint next_unit;        /* lowest unit that may run forward next */
+  guint last_backward;    /* unit whose backward ran last; n_units before the first */
+  guint open_ties;        /* tie groups of which some members have their gradient in this micro-batch, and some not */
+  GHashTable *synced;     /* units whose gradients are to be reduced in every micro-batch (ORDO_CONTROL_GRADIENT_SYNC) */
+  gboolean full_open;     /* inside a scope of gather_full */
+  guint32 full_flags;     /* with which it was opened */
+  float *unpacked;        /* room for the opaque params of a unit, null without any */
   ordo_model_calls calls;
   ordo_model_builder builder;
 };
@@ -312,6 +312,8 @@ void ordo_leaves_sweep(ordo_model_state *model);
 
 /* convert.c */
 ordo_status ordo_convert_param(ordo_instance *instance, ordo_param_record *record, ordo_dtype dtype, ordo_dtype grad_dtype, uint32_t flags);
+/* fp32, bf16 and fp16: what parameters and gradients can be converted to, and state can be read from. */
+gboolean ordo_convert_knows(ordo_dtype dtype);
 /* n elements of a floating type to fp32 and back, rounded to nearest even. */
 void ordo_convert_widen(ordo_dtype dtype, const void *src, int64_t n, float *dst);
 void ordo_convert_narrow(ordo_dtype dtype, const float *src, int64_t n, void *dst);

@@ -65,18 +65,13 @@ static ordo_status ensure_slot(ordo_leaf_record *record, int32_t slot)
   return ordo_session_embedder_status(session, "restore", optimizer->restore(optimizer->ctx, leaf, 0), before);
 }
 
-static gboolean is_float(ordo_dtype dtype)
-{
-  return dtype == ORDO_F32 || dtype == ORDO_F16 || dtype == ORDO_BF16;
-}
-
 /* Optimizer state is fp32 (optimizer.h). */
 static ordo_status storage_of(ordo_leaf_record *record, int32_t slot, void **storage, ordo_dtype *dtype)
 {
   const ordo_leaf *leaf = work_leaf(record);
   const ordo_optimizer *optimizer = record->model->optimizer;
   *dtype = slot < 0 ? leaf->dtype : ORDO_F32;
-  if (!is_float(*dtype) || (slot < 0 && leaf->opaque))
+  if (!ordo_convert_knows(*dtype) || (slot < 0 && leaf->opaque))
     return refuse(record->model->session, ORDO_E_UNSUPPORTED, "E-STATE-DTYPE", leaf->name,
                   "its elements are not fp32, bf16 or fp16, it has no fp32 master, and its strategy has no export_chunk",
                   "use a precision plugin with fp32 masters", "a leaf cannot be exported as fp32");
@@ -182,7 +177,7 @@ void ordo_state_follow_stored(ordo_model_state *model)
   for (uint32_t i = 0; !model->session->space && i < model->view.n_leaves; i++) {
     ordo_leaf_record *record = (ordo_leaf_record *)model->view.leaves[i];
     const ordo_leaf *leaf = &record->leaf;
-    if (!leaf->master || !leaf->master->data || !leaf->data || !is_float(leaf->dtype))
+    if (!leaf->master || !leaf->master->data || !leaf->data || !ordo_convert_knows(leaf->dtype))
       continue;
     for (uint64_t c = 0; c < record->placement.n_chunks; c++)
       follow_stored(record, &record->placement.chunks[c]);
